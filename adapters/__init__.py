@@ -1,0 +1,1 @@
+"""State stores: where the prepared transaction is remembered beside the data."""

@@ -1,0 +1,1 @@
+"""One module per API key; the folder listing is the feature list."""

@@ -1,0 +1,1 @@
+"""Bytes on disk: one journal, segments per partition, checkpoints and recovery."""

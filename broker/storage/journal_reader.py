@@ -1,0 +1,199 @@
+"""Recovery's view of the journal: the chain of groups from a checkpoint to the last intact entry.
+
+Where the chain breaks, three things are possible:
+
+1. It goes on in another slot: a file was full, or the disk was, or an earlier recovery stopped at this
+   very place. The first group there names the checksum at which the chain stands.
+2. A valid group with later entries exists, but the chain does not lead to it. Since no group is
+   written before the last one is durable, a durable group was damaged: `CorruptJournal`.
+3. Otherwise the last group was torn by the crash. Its intact entries are kept, the rest was never
+   acknowledged and is dropped.
+"""
+
+import logging
+from collections.abc import Callable
+
+from crc32c import crc32c
+
+from dualwrite.broker.storage.disk import Disk
+from dualwrite.broker.storage.errors import CorruptJournal
+from dualwrite.broker.storage.journal import Slot
+from dualwrite.broker.storage.journal_format import (
+    ENTRY_HEADER,
+    HEADER_SIZE,
+    JOURNAL_DIR,
+    MAGIC_BYTES,
+    GroupHeader,
+    Tip,
+    parse_header,
+    slot_path,
+)
+
+logger = logging.getLogger(__name__)
+
+Apply = Callable[[int, memoryview], None]
+
+
+class JournalReader:
+    """Reads the journal once, in order. `tip` is where it stands, `steady_ms` the last clock seen."""
+
+    def __init__(self, disk: Disk, secret: bytes, tip: Tip) -> None:
+        self._disk = disk
+        self._seed = crc32c(secret)
+        self.tip = tip
+        self.steady_ms = 0
+        self.slots = _list_slots(disk, self._seed)
+        self._current = b""
+        self._broken_at: tuple[str, int] | None = None
+        self._replayed: set[str] = set()
+
+    def replay(self, apply: Apply) -> None:
+        """Hand every intact entry behind `tip` to `apply(position, payload)`."""
+        tip = self.tip
+        self._load(tip.slot)
+        while True:
+            self._read_groups(apply)
+            if not self._go_on_elsewhere():
+                break
+        self._refuse_damage()
+        self._make_durable()
+
+    def slots_for_writer(self) -> list[Slot]:
+        """All slots; those that a later recovery from the same checkpoint needs keep their epoch."""
+        kept = self._replayed
+        return [
+            Slot(s.name, s.written, s.epoch if s.name in kept else 0) for s in self.slots.values()
+        ]
+
+    @property
+    def last_epoch(self) -> int:
+        """No slot holds a valid group of a later epoch."""
+        return max(self.tip.epoch, *(s.epoch for s in self.slots.values()), 0)
+
+    def _load(self, slot: str) -> None:
+        self._current = b""
+        if slot in self.slots:
+            file = self._disk.open(slot_path(slot))
+            self._current = file.pread(file.size(), 0)
+            file.close()
+
+    def _read_groups(self, apply: Apply) -> None:
+        while True:
+            tip = self.tip
+            header = parse_header(self._seed, self._current, tip.offset)
+            if header is None or not _follows(header, tip) or header.epoch != tip.epoch:
+                self._broken_at = (tip.slot, tip.offset)
+                return
+            entries, chain, end = self._intact_entries(header)
+            if len(entries) < header.count:
+                self._broken_at = (tip.slot, end)
+                if self._continuation() is not None:
+                    return  # written again elsewhere, since this slot had no room for it
+            self._replayed.add(tip.slot)
+            for number, payload in enumerate(entries, header.first_position):
+                apply(number, payload)
+            self.steady_ms = max(self.steady_ms, header.steady_ms)
+            position = tip.position + len(entries)
+            self.tip = Tip(tip.slot, tip.epoch, end, header.number, position, chain)
+            if len(entries) < header.count:
+                return
+
+    def _intact_entries(self, header: GroupHeader) -> tuple[list[memoryview], int, int]:
+        data = memoryview(self._current)
+        offset = self.tip.offset + HEADER_SIZE
+        limit = min(len(data), offset + header.body_size)
+        chain = header.crc
+        entries = []
+        for _ in range(header.count):
+            if offset + ENTRY_HEADER.size > limit:
+                break
+            crc, size = ENTRY_HEADER.unpack_from(data, offset)
+            start = offset + ENTRY_HEADER.size
+            if start + size > limit:
+                break
+            if crc32c(data[start : start + size], crc32c(data[offset + 4 : start], chain)) != crc:
+                break
+            entries.append(data[start : start + size])
+            chain = crc
+            offset = start + size
+        return entries, chain, offset
+
+    def _continuation(self) -> tuple[str, GroupHeader] | None:
+        """The slot whose first group follows the tip; of several attempts the last one."""
+        best: tuple[str, GroupHeader] | None = None
+        for slot in self.slots.values():
+            header = slot.first
+            if header is None or header.epoch <= self.tip.epoch or not _follows(header, self.tip):
+                continue
+            if best is None or header.epoch > best[1].epoch:
+                best = (slot.name, header)
+        return best
+
+    def _go_on_elsewhere(self) -> bool:
+        found = self._continuation()
+        if found is None:
+            return False
+        name, header = found
+        tip = self.tip
+        self.tip = Tip(name, header.epoch, 0, tip.number, tip.position, tip.chain)
+        self._load(name)
+        return True
+
+    def _refuse_damage(self) -> None:
+        """Raise if a valid group lies behind the end of the chain."""
+        tip = self.tip
+        for slot in self.slots.values():
+            file = self._disk.open(slot_path(slot.name))
+            data = file.pread(file.size(), 0)
+            file.close()
+            at = data.find(MAGIC_BYTES)
+            while at >= 0:
+                header = parse_header(self._seed, data, at)
+                if (
+                    header is not None
+                    and header.epoch >= tip.epoch
+                    and header.first_position > tip.position + 1
+                ):
+                    assert self._broken_at is not None
+                    raise CorruptJournal(slot_path(self._broken_at[0]), self._broken_at[1])
+                at = data.find(MAGIC_BYTES, at + 1)
+
+    def _make_durable(self) -> None:
+        # After a mere kill the last group may have been read from the page cache. What is built upon
+        # it must not become durable before it.
+        for name in sorted(self._replayed):
+            file = self._disk.open(slot_path(name))
+            file.fdatasync()
+            file.close()
+        if self._replayed:
+            logger.info("replayed journal position=%d slots=%d", self.tip.position, len(self.slots))
+
+
+class FoundSlot:
+    """A journal file as recovery finds it."""
+
+    __slots__ = ("epoch", "first", "name", "written")
+
+    def __init__(self, name: str, written: int, first: GroupHeader | None) -> None:
+        self.name = name
+        self.written = written
+        self.first = first
+        self.epoch = first.epoch if first is not None else 0
+
+
+def _list_slots(disk: Disk, seed: int) -> dict[str, FoundSlot]:
+    slots = {}
+    for name in disk.listdir(JOURNAL_DIR):
+        file = disk.open(slot_path(name))
+        first = parse_header(seed, file.pread(HEADER_SIZE, 0), 0)
+        slots[name] = FoundSlot(name, file.size(), first)
+        file.close()
+    return slots
+
+
+def _follows(header: GroupHeader, tip: Tip) -> bool:
+    return (
+        header.previous_crc == tip.chain
+        and header.first_position == tip.position + 1
+        and header.number > tip.number
+    )

@@ -1,0 +1,46 @@
+"""AlterConfigs (33) replaces whole configurations (KIP-133)."""
+
+from dualwrite.wire.message import (
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    request,
+    response,
+    string,
+    struct,
+)
+
+
+@struct
+class AlterableConfig:
+    name: str = string()
+    value: str | None = string(nullable="0+")
+
+
+@struct
+class AlterConfigsResource:
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: list[AlterableConfig] = array(AlterableConfig)
+
+
+@request(33, "0-2", flexible="2+")
+class AlterConfigsRequest:
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
+    validate_only: bool = boolean()
+
+
+@struct
+class AlterConfigsResourceResponse:
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+    resource_type: int = int8()
+    resource_name: str = string()
+
+
+@response(33, "0-2", flexible="2+")
+class AlterConfigsResponse:
+    throttle_time_ms: int = int32()
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)

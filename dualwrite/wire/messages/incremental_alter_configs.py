@@ -1,0 +1,47 @@
+"""IncrementalAlterConfigs (44) changes single configuration entries (KIP-339)."""
+
+from dualwrite.wire.message import (
+    array,
+    boolean,
+    int8,
+    int16,
+    int32,
+    request,
+    response,
+    string,
+    struct,
+)
+
+
+@struct
+class AlterableConfig:
+    name: str = string()
+    config_operation: int = int8()
+    value: str | None = string(nullable="0+")
+
+
+@struct
+class AlterConfigsResource:
+    resource_type: int = int8()
+    resource_name: str = string()
+    configs: list[AlterableConfig] = array(AlterableConfig)
+
+
+@request(44, "0-1", flexible="1+")
+class IncrementalAlterConfigsRequest:
+    resources: list[AlterConfigsResource] = array(AlterConfigsResource)
+    validate_only: bool = boolean()
+
+
+@struct
+class AlterConfigsResourceResponse:
+    error_code: int = int16()
+    error_message: str | None = string(nullable="0+")
+    resource_type: int = int8()
+    resource_name: str = string()
+
+
+@response(44, "0-1", flexible="1+")
+class IncrementalAlterConfigsResponse:
+    throttle_time_ms: int = int32()
+    responses: list[AlterConfigsResourceResponse] = array(AlterConfigsResourceResponse)

@@ -1,0 +1,39 @@
+"""OffsetDelete (47) deletes a group's offsets (KIP-496)."""
+
+from dualwrite.wire.message import array, int16, int32, request, response, string, struct
+
+
+@struct
+class OffsetDeleteRequestPartition:
+    partition_index: int = int32()
+
+
+@struct
+class OffsetDeleteRequestTopic:
+    name: str = string()
+    partitions: list[OffsetDeleteRequestPartition] = array(OffsetDeleteRequestPartition)
+
+
+@request(47, "0")
+class OffsetDeleteRequest:
+    group_id: str = string()
+    topics: list[OffsetDeleteRequestTopic] = array(OffsetDeleteRequestTopic)
+
+
+@struct
+class OffsetDeleteResponsePartition:
+    partition_index: int = int32()
+    error_code: int = int16()
+
+
+@struct
+class OffsetDeleteResponseTopic:
+    name: str = string()
+    partitions: list[OffsetDeleteResponsePartition] = array(OffsetDeleteResponsePartition)
+
+
+@response(47, "0")
+class OffsetDeleteResponse:
+    error_code: int = int16()
+    throttle_time_ms: int = int32()
+    topics: list[OffsetDeleteResponseTopic] = array(OffsetDeleteResponseTopic)

@@ -1,0 +1,447 @@
+"""Record batches of version 2 (KIP-98): the bytes that producers send, logs keep and consumers get.
+
+A batch is a header of 61 bytes and records of variable length, compressed as a whole or not at all.
+`records` is for readers, `BatchBuilder` and `build_batch` for writers, `rebuild_batch` for the log
+cleaner; what needs only the header is in `batch_header` and can be imported from here too.
+
+Record: length, attributes (0), timestamp delta, offset delta, key, value, headers; all numbers are
+zigzag varints and a length of -1 stands for null.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final, NamedTuple, TypeAlias
+
+from dualwrite.wire.batch_header import (
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER_SIZE,
+    LOG_APPEND_TIME,
+    MAGIC,
+    TRANSACTIONAL,
+    BatchError,
+    BatchHeader,
+    Data,
+    batches,
+    check_batch,
+    check_crc,
+    patch_offset,
+    seal,
+)
+from dualwrite.wire.compression import Compression, CompressionError, compress, decompress
+from dualwrite.wire.error_codes import ErrorCode
+
+__all__ = [
+    "HEADER_SIZE",
+    "NO_TIMESTAMP",
+    "BatchBuilder",
+    "BatchError",
+    "BatchHeader",
+    "EndMarker",
+    "Headers",
+    "Record",
+    "batches",
+    "build_batch",
+    "check_batch",
+    "check_crc",
+    "control_batch",
+    "patch_offset",
+    "rebuild_batch",
+    "records",
+    "records_of",
+    "timestamp_of",
+    "varint",
+]
+
+Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
+
+NO_TIMESTAMP: Final = -1
+DECOMPRESSED_MAX: Final = 128 * 1024 * 1024
+
+_ABORT: Final = 0
+_COMMIT: Final = 1
+_MARKER_KEY = struct.Struct(">hh")
+_MARKER_VALUE = struct.Struct(">hi")
+
+
+class Record(NamedTuple):
+    """One record as it is stored: offset and timestamp count from those of its batch."""
+
+    offset_delta: int
+    timestamp_delta: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+class EndMarker(NamedTuple):
+    """What a control batch says of a transaction: it ended with commit or abort."""
+
+    commit: bool
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+
+    @classmethod
+    def parse(cls, batch: Data) -> "EndMarker | None":
+        """The marker in a control batch; None for a control type that does not end a transaction.
+
+        Fields that a later version may add behind the known ones are skipped.
+        """
+        header = BatchHeader.parse(batch)
+        if not header.is_control:
+            raise BatchError(ErrorCode.INVALID_RECORD, "not a control batch")
+        record = next(records(batch, DECOMPRESSED_MAX), None)
+        if record is None:  # the log cleaner leaves empty batches behind
+            return None
+        try:
+            _version, kind = _MARKER_KEY.unpack_from(record.key or b"")
+            if kind not in (_ABORT, _COMMIT):
+                return None
+            _version, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value or b"")
+        except struct.error as error:
+            raise BatchError(ErrorCode.INVALID_RECORD, f"damaged end marker: {error}") from error
+        return cls(kind == _COMMIT, header.producer_id, header.producer_epoch, coordinator_epoch)
+
+
+def records(batch: Data, max_bytes: int = DECOMPRESSED_MAX) -> Iterator[Record]:
+    """Take a batch apart, record by record.
+
+    The first step decompresses at most `max_bytes`. Any step raises `BatchError` when the bytes are
+    not what the header says; a batch has been read whole only when the iterator has ended.
+    """
+    header = BatchHeader.parse(batch)
+    data = _payload(batch, header, max_bytes)
+    position = 0
+    offset_max = header.last_offset_delta
+    new = tuple.__new__  # leaves out a Python frame per record
+    try:
+        for _ in range(header.record_count):
+            length, position = _read_varint(data, position)
+            end = position + length
+            timestamp_delta, position = _read_varint(data, position + 1)  # skips the attributes
+            offset_delta, position = _read_varint(data, position)
+            length, position = _read_varint(data, position)
+            key = None
+            if length >= 0:
+                key = data[position : position + length]
+                position += length
+            length, position = _read_varint(data, position)
+            value = None
+            if length >= 0:
+                value = data[position : position + length]
+                position += length
+            headers: Headers = ()
+            if data[position]:
+                headers, position = _read_headers(data, position)
+            else:
+                position += 1
+            # A length that lies about any field moves the position away from the record's end.
+            if position != end or end > len(data) or not 0 <= offset_delta <= offset_max:
+                raise _damaged(f"record at byte {position} does not end where it says")
+            yield new(Record, (offset_delta, timestamp_delta, key, value, headers))
+    except IndexError:
+        raise _damaged("records end too early") from None
+    if position != len(data):
+        raise _damaged(f"{len(data) - position} bytes behind the last record")
+
+
+def records_of(batch: Data, max_bytes: int = DECOMPRESSED_MAX) -> list[Record]:
+    """All records of a batch, or a `BatchError`."""
+    return list(records(batch, max_bytes))
+
+
+def timestamp_of(header: BatchHeader, record: Record) -> int:
+    """The time of a record in milliseconds: its own, or the broker's for the whole batch."""
+    if header.attributes & LOG_APPEND_TIME:
+        return header.max_timestamp
+    return header.base_timestamp + record.timestamp_delta
+
+
+def _payload(batch: Data, header: BatchHeader, max_bytes: int) -> bytes:
+    if header.length > len(batch):
+        raise BatchError(
+            ErrorCode.CORRUPT_MESSAGE, f"batch of {header.length} bytes is cut at {len(batch)}"
+        )
+    body = memoryview(batch)[HEADER_SIZE : header.length]
+    # An empty batch, as the log cleaner leaves it, has no payload even if it names a compression.
+    if header.record_count == 0 and not body:
+        return b""
+    try:
+        return decompress(header.compression, body, max_bytes)
+    except CompressionError as error:
+        raise BatchError(ErrorCode.INVALID_RECORD, str(error)) from error
+
+
+def _damaged(message: str) -> BatchError:
+    return BatchError(ErrorCode.INVALID_RECORD, message)
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    byte = data[position]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position + 1
+    number = byte & 0x7F
+    shift = 7
+    while shift < 64:
+        position += 1
+        byte = data[position]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), position + 1
+        shift += 7
+    raise _damaged(f"number at byte {position} has more than 64 bits")
+
+
+def _read_headers(data: bytes, position: int) -> tuple[Headers, int]:
+    count, position = _read_varint(data, position)
+    if count < 0:
+        raise _damaged(f"record has {count} headers")
+    headers: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        length, position = _read_varint(data, position)
+        if length < 0:
+            raise _damaged("header without a name")
+        # Names that are not UTF-8 must come out of the log cleaner as they went in.
+        name = data[position : position + length].decode(errors="surrogateescape")
+        length, position = _read_varint(data, position + length)
+        if length < 0:
+            headers.append((name, None))
+        else:
+            headers.append((name, data[position : position + length]))
+            position += length
+    return tuple(headers), position
+
+
+def varint(number: int) -> bytes:
+    """The zigzag form of a number of at most 64 bits."""
+    if 0 <= number < _TABLE_SIZE:
+        return _VARINTS[number]
+    zigzag = (number << 1) ^ (number >> 63)
+    out = bytearray()
+    while zigzag > 0x7F:
+        out.append(zigzag & 0x7F | 0x80)
+        zigzag >>= 7
+    out.append(zigzag)
+    return bytes(out)
+
+
+# Every non-negative number that needs one or two bytes: nearly all that occur in real records.
+_TABLE_SIZE: Final = 1 << 13
+_VARINTS: Final = tuple(bytes((n << 1,)) for n in range(64)) + tuple(
+    bytes((n << 1 & 0x7F | 0x80, n >> 6)) for n in range(64, _TABLE_SIZE)
+)
+_NULL: Final = b"\x01"
+_ZERO: Final = b"\x00"
+
+
+class BatchBuilder:
+    """Collects records for one batch; appending encodes, building joins.
+
+    `size` is the size of the uncompressed batch so far. `build` leaves the builder as it is, so
+    that the same records can be built again under another epoch or sequence.
+    """
+
+    __slots__ = (
+        "_base_timestamp",
+        "_parts",
+        "_time",
+        "_timestamp",
+        "count",
+        "max_timestamp",
+        "size",
+    )
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._base_timestamp = NO_TIMESTAMP
+        self._timestamp = NO_TIMESTAMP
+        self._time = b"\x00\x00"  # attributes and timestamp delta of the record before
+        self.max_timestamp = NO_TIMESTAMP
+        self.count = 0
+        self.size = HEADER_SIZE
+
+    def append(
+        self,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers | None = None,
+        timestamp_ms: int = NO_TIMESTAMP,
+    ) -> int:
+        """Add a record and return the size of the uncompressed batch."""
+        count = self.count
+        if timestamp_ms != self._timestamp:
+            self._move_time(timestamp_ms)
+        time = self._time
+        offset = _VARINTS[count] if count < _TABLE_SIZE else varint(count)
+        self.count = count + 1
+        if key is None:
+            key_size, key = _NULL, b""
+        else:
+            key_size = varint(len(key))
+        if value is None:
+            value_size, value = _NULL, b""
+        else:
+            length = len(value)
+            value_size = _VARINTS[length] if length < _TABLE_SIZE else varint(length)
+        tail = _encode_headers(headers) if headers else _ZERO
+        length = (
+            len(time)
+            + len(offset)
+            + len(key_size)
+            + len(key)
+            + len(value_size)
+            + len(value)
+            + len(tail)
+        )
+        size = _VARINTS[length] if length < _TABLE_SIZE else varint(length)
+        self._parts += (size, time, offset, key_size, key, value_size, value, tail)
+        self.size += length + len(size)
+        return self.size
+
+    def build(
+        self,
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        base_sequence: int = -1,
+        is_transactional: bool = False,
+        compression: int = Compression.NONE,
+        base_offset: int = 0,
+        leader_epoch: int = -1,
+    ) -> bytes:
+        """The batch of all records so far; without any it is a ValueError."""
+        if not self.count:
+            raise ValueError("a batch needs a record")
+        return seal(
+            BatchHeader(
+                base_offset=base_offset,
+                length=0,
+                leader_epoch=leader_epoch,
+                magic=MAGIC,
+                crc=0,
+                attributes=compression | (TRANSACTIONAL if is_transactional else 0),
+                last_offset_delta=self.count - 1,
+                base_timestamp=self._base_timestamp,
+                max_timestamp=self.max_timestamp,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                base_sequence=base_sequence,
+                record_count=self.count,
+            ),
+            compress(compression, b"".join(self._parts)),
+        )
+
+    def _move_time(self, timestamp_ms: int) -> None:
+        if not self.count:
+            self._base_timestamp = timestamp_ms
+        if timestamp_ms > self.max_timestamp:
+            self.max_timestamp = timestamp_ms
+        self._timestamp = timestamp_ms
+        self._time = _ZERO + varint(timestamp_ms - self._base_timestamp)
+
+
+def build_batch(
+    content: Iterable[tuple[bytes | None, bytes | None, Headers | None, int]],
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    is_transactional: bool = False,
+    compression: int = Compression.NONE,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """One batch of (key, value, headers, timestamp in milliseconds); at least one record."""
+    builder = BatchBuilder()
+    append = builder.append
+    for key, value, headers, timestamp_ms in content:
+        append(key, value, headers, timestamp_ms)
+    return builder.build(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        is_transactional=is_transactional,
+        compression=compression,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+def control_batch(
+    *,
+    commit: bool,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+) -> bytes:
+    """The marker that ends a producer's transaction in one partition: always 78 bytes."""
+    builder = BatchBuilder()
+    builder.append(
+        _MARKER_KEY.pack(0, _COMMIT if commit else _ABORT),
+        _MARKER_VALUE.pack(0, coordinator_epoch),
+        None,
+        timestamp_ms,
+    )
+    plain = builder.build(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+    )
+    header = replace(BatchHeader.parse(plain), attributes=TRANSACTIONAL | CONTROL)
+    return seal(header, plain[HEADER_SIZE:])
+
+
+def rebuild_batch(
+    header: BatchHeader, kept: Sequence[Record], delete_horizon_ms: int | None = None
+) -> bytes:
+    """The batch of `header` with only the records that the log cleaner keeps, maybe none.
+
+    Offsets, producer fields and the last offset stay, because consumers and producer state count on
+    them. A delete horizon takes the place of the base timestamp (KIP-534), from which the records'
+    timestamps then count.
+    """
+    base = header.base_timestamp if delete_horizon_ms is None else delete_horizon_ms
+    shift = header.base_timestamp - base
+    parts: list[bytes] = []
+    for record in kept:
+        body = b"".join(
+            (
+                _ZERO,
+                varint(record.timestamp_delta + shift),
+                varint(record.offset_delta),
+                _encode_nullable(record.key),
+                _encode_nullable(record.value),
+                _encode_headers(record.headers),
+            )
+        )
+        parts += (varint(len(body)), body)
+    max_timestamp = header.max_timestamp
+    if kept and not header.is_log_append_time:
+        max_timestamp = max(timestamp_of(header, record) for record in kept)
+    rebuilt = replace(
+        header,
+        attributes=header.attributes | (0 if delete_horizon_ms is None else DELETE_HORIZON),
+        base_timestamp=base,
+        max_timestamp=max_timestamp,
+        record_count=len(kept),
+    )
+    payload = b"".join(parts)
+    return seal(rebuilt, compress(header.compression, payload) if kept else payload)
+
+
+def _encode_nullable(data: bytes | None) -> bytes:
+    return _NULL if data is None else varint(len(data)) + data
+
+
+def _encode_headers(headers: Headers) -> bytes:
+    parts = [varint(len(headers))]
+    for name, value in headers:
+        encoded = name.encode(errors="surrogateescape")
+        parts += (varint(len(encoded)), encoded, _encode_nullable(value))
+    return b"".join(parts)

@@ -1,0 +1,1 @@
+"""Compositions of the client layer and the stores."""
