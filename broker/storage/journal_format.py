@@ -49,7 +49,7 @@ class GroupHeader(NamedTuple):
     first_position: int
     steady_ms: int
     body_size: int
-    count: int
+    entries: int
     previous_crc: int
 
 
