@@ -85,7 +85,7 @@ class JournalReader:
                 self._broken_at = (tip.slot, tip.offset)
                 return
             entries, chain, end = self._intact_entries(header)
-            if len(entries) < header.count:
+            if len(entries) < header.entries:
                 self._broken_at = (tip.slot, end)
                 if self._continuation() is not None:
                     return  # written again elsewhere, since this slot had no room for it
@@ -95,7 +95,7 @@ class JournalReader:
             self.steady_ms = max(self.steady_ms, header.steady_ms)
             position = tip.position + len(entries)
             self.tip = Tip(tip.slot, tip.epoch, end, header.number, position, chain)
-            if len(entries) < header.count:
+            if len(entries) < header.entries:
                 return
 
     def _intact_entries(self, header: GroupHeader) -> tuple[list[memoryview], int, int]:
@@ -104,7 +104,7 @@ class JournalReader:
         limit = min(len(data), offset + header.body_size)
         chain = header.crc
         entries = []
-        for _ in range(header.count):
+        for _ in range(header.entries):
             if offset + ENTRY_HEADER.size > limit:
                 break
             crc, size = ENTRY_HEADER.unpack_from(data, offset)
