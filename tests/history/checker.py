@@ -1,0 +1,306 @@
+"""Finds anomalies in a history, after Elle and Jepsen's Kafka workload, with cross-store checks added.
+
+Values are unique per partition, so a value names its writer. Every poll was read_committed and counts,
+even one of a transaction that failed: what a reader has seen must stay true. Sends count if their
+transaction is `ok`, or unknown and one of its values was seen ("must have committed").
+
+Kafka's model allows interleaved writes of concurrent transactions (G0) and they are no anomaly here.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.history.history import Assign, History, Poll, Seen, Send, Txn, Watermark
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """One finding: what kind, and the facts that show it."""
+
+    kind: str
+    detail: str
+
+
+def check(history: History) -> list[Anomaly]:
+    """All anomalies of a history; an empty list means that every promise held."""
+    view = _View(history)
+    found: list[Anomaly] = []
+    for examine in (
+        _phantoms_and_aborted_reads,
+        _offsets,
+        _lost,
+        _own_writes,
+        _inside_transactions,
+        _readers,
+        _producers,
+        _cycles,
+        _torn,
+        _rows,
+        _watermarks,
+        _consumed_once,
+    ):
+        found += examine(view)
+    return found
+
+
+class _View:
+    """Indexes that several examinations share."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.txns = list(history.txns)
+        self.final = history.final
+        self.writer: dict[tuple[str, str], Txn] = {}
+        self.sent: dict[tuple[str, str], Send] = {}
+        for txn in self.txns:
+            for send in txn.sends:
+                self.writer[send.key, send.value] = txn
+                self.sent[send.key, send.value] = send
+        self.seen: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        self.seen_values: set[tuple[str, str]] = set()
+        for poll in self.polls():
+            for offset, value in poll.seen:
+                self.seen[poll.key][offset].add(value)
+                self.seen_values.add((poll.key, value))
+        self.offsets = {key: sorted(by_offset) for key, by_offset in self.seen.items()}
+
+    def polls(self) -> Iterator[Poll]:
+        for txn in self.txns:
+            yield from txn.polls
+        yield from self.final or ()
+
+    def must_have_committed(self, txn: Txn) -> bool:
+        if txn.status == "ok":
+            return True
+        return txn.status == "info" and any((s.key, s.value) in self.seen_values for s in txn.sends)
+
+    def skipped(self, key: str, previous: int, offset: int) -> list[int]:
+        """Offsets that somebody has seen between two that this reader saw one after the other."""
+        return [o for o in self.offsets.get(key, ()) if previous < o < offset]
+
+
+def _phantoms_and_aborted_reads(view: _View) -> Iterator[Anomaly]:
+    for key, value in sorted(view.seen_values):
+        txn = view.writer.get((key, value))
+        if txn is None:
+            yield Anomaly("phantom", f"{value} in {key} was written by nobody")
+        elif txn.status == "fail":
+            yield Anomaly("G1a", f"{value} in {key} was read, its transaction {txn.name} failed")
+
+
+def _offsets(view: _View) -> Iterator[Anomaly]:
+    places: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for key, by_offset in view.seen.items():
+        for offset, values in by_offset.items():
+            for value in values:
+                places[key, value].add(offset)
+            if len(values) > 1:
+                yield Anomaly("inconsistent-offsets", f"{key}@{offset} was {sorted(values)}")
+    for txn in view.txns:
+        if txn.status != "ok":
+            continue
+        for send in txn.sends:
+            if send.offset < 0:
+                continue
+            others = view.seen[send.key].get(send.offset, set()) - {send.value}
+            if others:
+                detail = (
+                    f"{send.key}@{send.offset} acknowledged {send.value}, read {sorted(others)}"
+                )
+                yield Anomaly("inconsistent-offsets", detail)
+    for (key, value), offsets in places.items():
+        if len(offsets) > 1:
+            yield Anomaly("duplicate", f"{value} in {key} at {sorted(offsets)}")
+
+
+def _lost(view: _View) -> Iterator[Anomaly]:
+    for txn in view.txns:
+        if txn.status != "ok":
+            continue
+        for send in txn.sends:
+            if (send.key, send.value) in view.seen_values:
+                continue
+            offsets = view.offsets.get(send.key)
+            if offsets and 0 <= send.offset <= offsets[-1]:
+                yield Anomaly("lost-write", f"{send.value} in {send.key}@{send.offset}")
+            elif view.final is not None:
+                yield Anomaly("unseen", f"{send.value} in {send.key} was never read")
+
+
+def _own_writes(view: _View) -> Iterator[Anomaly]:
+    for txn in view.txns:
+        mine = {(s.key, s.value) for s in txn.sends}
+        for poll in txn.polls:
+            for _, value in poll.seen:
+                if (poll.key, value) in mine:
+                    yield Anomaly("precommitted-read", f"{txn.name} read its own {value}")
+
+
+def _order(
+    view: _View, pairs: Iterable[tuple[str, list[Seen]]], kind: str, who: str
+) -> Iterator[Anomaly]:
+    """Positions must rise and leave nothing out, over several polls of one reader."""
+    position: dict[str, int] = {}
+    for key, seen in pairs:
+        for offset, _ in seen:
+            previous = position.get(key)
+            if previous is not None and offset <= previous:
+                yield Anomaly(f"{kind}nonmonotonic-poll", f"{who} {key}: {offset} after {previous}")
+            elif previous is not None and (left_out := view.skipped(key, previous, offset)):
+                yield Anomaly(f"{kind}poll-skip", f"{who} {key}: {left_out} left out")
+            position[key] = offset
+
+
+def _inside_transactions(view: _View) -> Iterator[Anomaly]:
+    for txn in view.txns:
+        yield from _order(view, ((p.key, p.seen) for p in txn.polls), "int-", txn.name)
+        last: dict[str, int] = {}
+        for send in txn.sends:
+            if txn.status == "fail" or send.offset < 0:
+                continue
+            if send.offset <= last.get(send.key, -1):
+                yield Anomaly("int-nonmonotonic-send", f"{txn.name} {send.key}@{send.offset}")
+            last[send.key] = send.offset
+
+
+def _readers(view: _View) -> Iterator[Anomaly]:
+    runs: dict[str, list[list[Poll]]] = defaultdict(lambda: [[]])
+    for event in view.history.events:
+        if isinstance(event, Assign):
+            runs[event.process].append([])
+        elif isinstance(event, Txn) and event.polls:
+            runs[event.process][-1] += event.polls
+            if event.status != "ok":
+                # The client goes back to where it was before: what follows is a new run.
+                runs[event.process].append([])
+    for process, pieces in runs.items():
+        for polls in pieces:
+            yield from _order(view, ((p.key, p.seen) for p in polls), "", process)
+
+
+def _producers(view: _View) -> Iterator[Anomaly]:
+    last: dict[tuple[str, str], int] = {}
+    for txn in view.txns:
+        if txn.status != "ok":
+            continue
+        for send in txn.sends:
+            if send.offset < 0:
+                continue
+            if send.offset <= last.get((txn.process, send.key), -1):
+                yield Anomaly("nonmonotonic-send", f"{txn.name} {send.key}@{send.offset}")
+        for send in txn.sends:
+            last[txn.process, send.key] = max(send.offset, last.get((txn.process, send.key), -1))
+
+
+def _cycles(view: _View) -> Iterator[Anomaly]:
+    """Transactions that read from each other in a circle (G1c, by write-read edges alone)."""
+    reads_from: dict[str, set[str]] = defaultdict(set)
+    for txn in view.txns:
+        if not view.must_have_committed(txn):
+            continue
+        for poll in txn.polls:
+            for _, value in poll.seen:
+                writer = view.writer.get((poll.key, value))
+                if writer is not None and writer is not txn:
+                    reads_from[txn.name].add(writer.name)
+    done: set[str] = set()
+    for start in list(reads_from):
+        cycle = _cycle_from(start, reads_from, done)
+        if cycle:
+            yield Anomaly("G1c", " <- ".join(cycle))
+
+
+def _cycle_from(start: str, edges: dict[str, set[str]], done: set[str]) -> list[str]:
+    """Depth first without recursion: histories are longer than Python's stack."""
+    path: list[str] = []
+    on_path: set[str] = set()
+    stack: list[tuple[str, Iterator[str]]] = []
+
+    def enter(node: str) -> None:
+        path.append(node)
+        on_path.add(node)
+        stack.append((node, iter(sorted(edges.get(node, ())))))
+
+    if start not in done:
+        enter(start)
+    while stack:
+        node, successors = stack[-1]
+        for successor in successors:
+            if successor in on_path:
+                return [*path[path.index(successor) :], successor]
+            if successor not in done:
+                enter(successor)
+                break
+        else:
+            stack.pop()
+            path.pop()
+            on_path.discard(node)
+            done.add(node)
+    return []
+
+
+def _torn(view: _View) -> Iterator[Anomaly]:
+    if view.final is None:
+        return
+    final = {(poll.key, value) for poll in view.final for _, value in poll.seen}
+    for txn in view.txns:
+        visible = [s for s in txn.sends if (s.key, s.value) in final]
+        if visible and len(visible) < len(txn.sends):
+            detail = f"{txn.name} shows {len(visible)} of {len(txn.sends)} records"
+            yield Anomaly("torn", detail)
+    for key, value in sorted(view.seen_values - final):
+        yield Anomaly("vanished", f"{value} in {key} was read before and is gone at the end")
+
+
+def _rows(view: _View) -> Iterator[Anomaly]:
+    """The database and Kafka agree: a row if and only if its records are visible."""
+    rows = view.history.rows
+    if rows is None or view.final is None:
+        return
+    final = {(poll.key, value) for poll in view.final for _, value in poll.seen}
+    for txn in view.txns:
+        if not txn.is_dual or not txn.sends:
+            continue
+        is_visible = any((s.key, s.value) in final for s in txn.sends)
+        if txn.name in rows and not is_visible:
+            yield Anomaly("row-without-records", txn.name)
+        if txn.name not in rows and is_visible:
+            yield Anomaly("records-without-row", txn.name)
+        if txn.status == "ok" and txn.name not in rows:
+            yield Anomaly("lost-row", f"{txn.name} was acknowledged")
+        if txn.status == "fail" and txn.name in rows:
+            yield Anomaly("aborted-row", f"{txn.name} was refused, its row is there")
+
+
+def _watermarks(view: _View) -> Iterator[Anomaly]:
+    lso: dict[str, int] = {}
+    hw: dict[str, int] = {}
+    for event in view.history.events:
+        if not isinstance(event, Watermark):
+            continue
+        if event.lso > event.hw:
+            yield Anomaly("lso-above-hw", f"{event.key}: {event.lso} > {event.hw}")
+        if event.lso < lso.get(event.key, 0):
+            yield Anomaly("lso-regress", f"{event.key}: {event.lso} after {lso[event.key]}")
+        if event.hw < hw.get(event.key, 0):
+            yield Anomaly("hw-regress", f"{event.key}: {event.hw} after {hw[event.key]}")
+        lso[event.key] = max(event.lso, lso.get(event.key, 0))
+        hw[event.key] = max(event.hw, hw.get(event.key, 0))
+
+
+def _consumed_once(view: _View) -> Iterator[Anomaly]:
+    """Input ranges of committed consume-transform-produce transactions neither overlap nor leave gaps."""
+    ranges: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
+    for txn in view.txns:
+        if view.must_have_committed(txn):
+            for part in txn.consumed:
+                ranges[part.group, part.key].append((part.start, part.end, txn.name))
+    for (group, key), parts in ranges.items():
+        parts.sort()
+        for (_, end, first), (start, _, second) in pairwise(parts):
+            if start < end:
+                yield Anomaly("consumed-twice", f"{group} {key}@{start}: {first} and {second}")
+            elif start > end and view.skipped(key, end - 1, start):
+                yield Anomaly("consumed-never", f"{group} {key}@{end}..{start - 1}")

@@ -1,0 +1,175 @@
+"""What clients did and saw: one JSON line per event, and the same as objects.
+
+Every event is written by one `write(2)` to a file opened for appending, so a SIGKILL of the client
+leaves its last `invoke` behind. A transaction with an invoke and no end is *unknown* (`info`): it may
+have committed. Treating it as failed is the mistake that most home-made checkers make.
+
+Events:
+
+    invoke / ok / fail / info   one transaction (or one plain poll): its sends and what it polled
+    assign                      a process starts to read somewhere else; its positions are forgotten
+    watermark                   LSO and HW of a partition as one reader saw them
+    row                         the database holds the row of this transaction (final state)
+    final                       a read of everything after all was healed
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Status = Literal["ok", "fail", "info"]
+Seen = tuple[int, str]  # offset and value
+
+
+@dataclass(slots=True)
+class Send:
+    """One record that a transaction wrote. `offset` is -1 where the client never learnt it."""
+
+    key: str
+    value: str
+    offset: int = -1
+
+
+@dataclass(slots=True)
+class Poll:
+    """What one poll of one partition returned, in order."""
+
+    key: str
+    seen: list[Seen]
+
+
+@dataclass(slots=True)
+class Consumed:
+    """The input [start, end) whose offsets the transaction committed for a group (KIP-447)."""
+
+    group: str
+    key: str
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class Txn:
+    """One transaction, or a poll outside of one."""
+
+    process: str
+    number: int
+    status: Status = "info"
+    sends: list[Send] = field(default_factory=list)
+    polls: list[Poll] = field(default_factory=list)
+    consumed: list[Consumed] = field(default_factory=list)
+    is_dual: bool = False
+    """A database row belongs to it: row present if and only if its records are visible."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.process}/{self.number}"
+
+
+@dataclass(slots=True)
+class Watermark:
+    reader: str
+    key: str
+    lso: int
+    hw: int
+
+
+@dataclass(slots=True)
+class Assign:
+    process: str
+
+
+Event = Txn | Watermark | Assign
+
+
+@dataclass(slots=True)
+class History:
+    """Everything that was recorded; `events` in the order of completion."""
+
+    events: list[Event] = field(default_factory=list)
+    rows: set[str] | None = None
+    """Names of the dual transactions whose row is in the database at the end; None if not asked."""
+    final: list[Poll] | None = None
+    """A read_committed read of every partition from its beginning, after all was healed."""
+
+    @property
+    def txns(self) -> Iterator[Txn]:
+        return (event for event in self.events if isinstance(event, Txn))
+
+
+class Recorder:
+    """Appends events to a file. One per process; several may share the file."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def write(self, kind: str, **fields: Any) -> None:
+        os.write(self._fd, (json.dumps({"type": kind, **fields}) + "\n").encode())
+
+    def invoke(self, txn: Txn) -> None:
+        self.write("invoke", **_fields(txn))
+
+    def complete(self, txn: Txn) -> None:
+        self.write(txn.status, **_fields(txn))
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def _fields(txn: Txn) -> dict[str, Any]:
+    return {
+        "process": txn.process,
+        "number": txn.number,
+        "sends": [[s.key, s.value, s.offset] for s in txn.sends],
+        "polls": [[p.key, p.seen] for p in txn.polls],
+        "consumed": [[c.group, c.key, c.start, c.end] for c in txn.consumed],
+        "dual": txn.is_dual,
+    }
+
+
+def _txn(line: dict[str, Any], status: Status) -> Txn:
+    return Txn(
+        process=line["process"],
+        number=line["number"],
+        status=status,
+        sends=[Send(*s) for s in line["sends"]],
+        polls=[Poll(key, [(o, v) for o, v in seen]) for key, seen in line["polls"]],
+        consumed=[Consumed(*c) for c in line["consumed"]],
+        is_dual=line["dual"],
+    )
+
+
+def load(lines: Iterable[str]) -> History:
+    """Read a recorded history. A torn last line (SIGKILL inside the write) is left out."""
+    history = History()
+    open_txns: dict[str, Txn] = {}
+    for text in lines:
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        match line["type"]:
+            case "invoke":
+                txn = _txn(line, "info")
+                open_txns[txn.name] = txn
+            case "ok" | "fail" | "info" as status:
+                txn = _txn(line, status)
+                open_txns.pop(txn.name, None)
+                history.events.append(txn)
+            case "assign":
+                history.events.append(Assign(line["process"]))
+            case "watermark":
+                history.events.append(
+                    Watermark(line["reader"], line["key"], line["lso"], line["hw"])
+                )
+            case "row":
+                history.rows = (history.rows or set()) | {line["txn"]}
+            case "final":
+                history.final = (history.final or []) + [
+                    Poll(line["key"], [(o, v) for o, v in line["seen"]])
+                ]
+    history.events += open_txns.values()
+    return history
