@@ -6,11 +6,12 @@
     ├── KafkaTimeout          no answer in time; the same call may be made again
     ├── AbortableError        abort this transaction; the next one may succeed
     └── FatalError            this producer is finished; make a new one
+        └── ProducerFenced    and it is `Fenced` too: a newer producer owns the transactional id
 
 `retriable()`, `txn_requires_abort()` and `fatal()` answer as confluent-kafka's `KafkaError` does.
 """
 
-from dualwrite.errors import ConfigurationError, KafkaError
+from dualwrite.errors import ConfigurationError, Fenced, KafkaError
 from dualwrite.wire.error_codes import ErrorCode
 
 
@@ -53,3 +54,7 @@ class FatalError(ClientError):
 
     def fatal(self) -> bool:
         return True
+
+
+class ProducerFenced(FatalError, Fenced):
+    """A newer producer with the same transactional id exists; this one is finished."""
