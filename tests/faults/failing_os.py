@@ -1,0 +1,83 @@
+"""Runs the broker with one durable system call that goes wrong.
+
+    python -m tests.faults.failing_os --at 17 --how half --counter FILE -- broker --listen ...
+
+The broker reaches the disk only through `os`, so replacing these functions in its process enumerates
+every durable call without a compiler or ptrace. `--counter` names a file whose size is the number of
+calls so far: a run without `--at` learns how many there are. `--after` starts counting only once that
+file exists, so that a test can arm the fault in the middle of a scenario.
+
+kill: die before the call. half: write half of the bytes, then die. eio, enospc: the call fails.
+"""
+
+import argparse
+import errno
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+WRITES = ("pwrite", "pwritev")
+DURABLE = (*WRITES, "fdatasync", "fsync", "rename", "ftruncate", "unlink", "mkdir", "rmdir")
+
+_real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in DURABLE}
+
+
+class Fault:
+    """Counts durable calls and spoils one of them."""
+
+    def __init__(self, at: int, how: str, counter: str, after: str | None) -> None:
+        self._at = at
+        self._how = how
+        self._counter = os.open(counter, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._after = after
+        self._seen = 0
+
+    def install(self) -> None:
+        for name in DURABLE:
+            setattr(os, name, self._wrap(name))
+
+    def _wrap(self, name: str) -> Callable[..., Any]:
+        real = _real[name]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._after is not None and not os.path.exists(self._after):
+                return real(*args, **kwargs)
+            self._seen += 1
+            os.write(self._counter, b".")
+            if self._seen == self._at:
+                self._spoil(name, args)
+            return real(*args, **kwargs)
+
+        return call
+
+    def _spoil(self, name: str, args: tuple[Any, ...]) -> None:
+        if self._how == "eio":
+            raise OSError(errno.EIO, f"injected into {name}")
+        if self._how == "enospc":
+            raise OSError(errno.ENOSPC, f"injected into {name}")
+        if self._how == "half" and name in WRITES:
+            data = b"".join(args[1]) if name == "pwritev" else bytes(args[1])
+            _real["pwrite"](args[0], data[: len(data) // 2], args[2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--at", type=int, default=0)
+    parser.add_argument("--how", choices=("kill", "half", "eio", "enospc"), default="kill")
+    parser.add_argument("--counter", required=True)
+    parser.add_argument("--after")
+    split = sys.argv.index("--")
+    options = parser.parse_args(sys.argv[1:split])
+    Fault(options.at, options.how, options.counter, options.after).install()
+
+    from dualwrite.cli import main as command_line
+
+    sys.argv = ["dualwrite", *sys.argv[split + 1 :]]
+    command_line()
+
+
+if __name__ == "__main__":
+    main()
