@@ -62,6 +62,22 @@ class AbortedTxns:
                 break
         return found
 
+    def within(self, start: int, end: int) -> list[AbortedTxn]:
+        """Those whose markers lie in [start, end)."""
+        entries = self._entries
+        first = bisect_left(entries, start, key=_last_offset)
+        return entries[first : bisect_left(entries, end, key=_last_offset)]
+
+    def replace(self, start: int, end: int, kept: Iterable[AbortedTxn]) -> None:
+        """Leave only `kept` of those whose markers lie in [start, end).
+
+        An entry must go with its marker: a consumer that finds no marker would go on leaving out
+        the producer's records.
+        """
+        entries = self._entries
+        first = bisect_left(entries, start, key=_last_offset)
+        entries[first : bisect_left(entries, end, key=_last_offset)] = kept
+
     def drop_before(self, log_start: int) -> None:
         """Forget those whose markers lie below the log's start: all their records are gone."""
         del self._entries[: bisect_left(self._entries, log_start, key=_last_offset)]

@@ -39,19 +39,18 @@ class SnapshotError(ValueError):
     """The bytes are no producer snapshot, or a damaged one: the log must be replayed instead."""
 
 
-def encode_snapshot(states: ProducerStates, *, with_aborted: bool = True) -> bytes:
+def encode_snapshot(states: ProducerStates, *, aborted_from: int = 0) -> bytes:
     """All that `states` must know after a restart.
 
-    Taken when everything applied is durable. Without the aborted transactions it is for a log that
-    keeps them in transaction indexes of its own.
+    Taken when everything applied is durable. A log keeps the aborted transactions of its closed
+    segments in transaction indexes: `aborted_from` leaves out those whose markers lie below it.
     """
     producers = list(states.producers.items())
     parts = [encode_producers(producers), _OURS]
     for _, state in producers:
         parts.append(_ACTIVITY.pack(state.last_timestamp, state.last_steady_ms, len(state.batches)))
         parts += [_pack_batch(batch) for batch in state.batches]
-    if with_aborted:
-        parts.append(encode_aborted(states.aborted))
+    parts.append(encode_aborted(a for a in states.aborted if a.last_offset >= aborted_from))
     return _sealed(b"".join(parts))
 
 

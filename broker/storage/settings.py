@@ -36,6 +36,8 @@ class StorageSettings:
     reserve_bytes: int = 8 << 20
     # After this much journal a checkpoint is due.
     checkpoint_bytes: int = 256 << 20
+    # The same after this much running time, if anything was written.
+    checkpoint_ms: int = 30_000
     # A log's durable bytes stay in memory up to here, all logs' up to the second, before they
     # are written to segments: fewer and larger writes, and tail reads without the disk.
     tail_bytes: int = 256 << 10

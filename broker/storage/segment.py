@@ -1,0 +1,332 @@
+"""One segment: a file of record batches, and the tail of it that is not in the file yet.
+
+Batches arrive in the tail. They are written to the file when the journal has made them durable and
+enough of them have come together; until then reads are served from memory.
+"""
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+from dualwrite.broker.producers import AbortedTxn, decode_aborted, encode_aborted
+from dualwrite.broker.storage.disk import Buffer
+from dualwrite.broker.storage.entry import SegmentInfo
+from dualwrite.broker.storage.errors import StorageError
+from dualwrite.broker.storage.files import FileCache
+from dualwrite.broker.storage.index import SegmentIndex
+from dualwrite.wire.records import BatchError, BatchHeader, batches, check_crc
+
+# Base offset, length behind this field, ..., last offset delta: all that walking needs.
+_WALK = struct.Struct(">qi11xi")
+_LENGTH_END = 12
+_CHECKSUM = struct.Struct(">I")
+
+
+class DamagedSegment(StorageError):
+    """The file does not hold what was written to it."""
+
+    def __init__(self, path: str, position: int, what: str) -> None:
+        super().__init__(f"{path} is damaged at byte {position}: {what}")
+        self.path = path
+        self.position = position
+
+
+class Segment:
+    """Batches with offsets from `base_offset` to below `end_offset`."""
+
+    __slots__ = (
+        "_index",
+        "_tail",
+        "_tail_offsets",
+        "_tail_times",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "end_offset",
+        "generation",
+        "is_sealed",
+        "is_synced",
+        "max_timestamp",
+        "size",
+        "tail_size",
+    )
+
+    def __init__(
+        self,
+        directory: str,
+        base_offset: int,
+        interval: int,
+        *,
+        generation: int = 0,
+        created_ms: int = -1,
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self.generation = generation
+        self.end_offset = base_offset
+        self.size = 0
+        self.max_timestamp = -1
+        self.created_ms = created_ms
+        # Bytes synced; indexes on disk.
+        self.is_synced = True
+        self.is_sealed = False
+        self._index: SegmentIndex | None = SegmentIndex(interval)
+        self._tail: list[Buffer] = []
+        self._tail_offsets: list[int] = []
+        self._tail_times: list[int] = []
+        self.tail_size = 0
+
+    @classmethod
+    def restore(
+        cls, directory: str, info: SegmentInfo, index: SegmentIndex | None, interval: int
+    ) -> "Segment":
+        """A segment whose bytes are all in its file; without `index` it is loaded when needed."""
+        segment = cls(directory, info.base_offset, interval)
+        segment.generation = info.generation
+        segment.end_offset = info.end_offset
+        segment.size = info.size
+        segment.max_timestamp = info.max_timestamp
+        segment.created_ms = info.created_ms
+        segment._index = index
+        segment.is_sealed = index is None
+        return segment
+
+    @property
+    def stem(self) -> str:
+        return f"{self.directory}/{self.base_offset:020d}.{self.generation}"
+
+    @property
+    def path(self) -> str:
+        return f"{self.stem}.log"
+
+    @property
+    def index_path(self) -> str:
+        return f"{self.stem}.index"
+
+    @property
+    def aborted_path(self) -> str:
+        return f"{self.stem}.txnindex"
+
+    @property
+    def written(self) -> int:
+        """How many bytes the file holds."""
+        return self.size - self.tail_size
+
+    def info(self) -> SegmentInfo:
+        return SegmentInfo(
+            base_offset=self.base_offset,
+            generation=self.generation,
+            size=self.size,
+            end_offset=self.end_offset,
+            max_timestamp=self.max_timestamp,
+            created_ms=self.created_ms,
+        )
+
+    # Writing
+
+    def append(self, batch: Buffer, base_offset: int, end_offset: int, max_timestamp: int) -> None:
+        size = len(batch)
+        self._tail.append(batch)
+        self._tail_offsets.append(base_offset)
+        self._tail_times.append(max_timestamp)
+        self.tail_size += size
+        self.size += size
+        self.end_offset = end_offset
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
+
+    def write_behind(self, files: FileCache, durable_end: int) -> int:
+        """Move the tail's batches below `durable_end` to the file; says how many bytes."""
+        count = bisect_left(self._tail_offsets, durable_end)
+        if not count:
+            return 0
+        batches = self._tail[:count]
+        size = sum(map(len, batches))
+        try:
+            file = files.open(self.path)
+        except FileNotFoundError:
+            file = files.create(self.path)
+        file.writev(batches, self.written)
+        index = self.index(files)
+        for batch, offset, time in zip(batches, self._tail_offsets, self._tail_times, strict=False):
+            index.extend(offset, time, batch)
+        del self._tail[:count], self._tail_offsets[:count], self._tail_times[:count]
+        self.tail_size -= size
+        self.is_synced = False
+        return size
+
+    # Reading
+
+    def index(self, files: FileCache) -> SegmentIndex:
+        """The index of what the file holds, read or made anew if it is not in memory."""
+        if self._index is None:
+            self._index = self._load_index(files)
+        return self._index
+
+    def has_index(self) -> bool:
+        return self._index is not None
+
+    def drop_index(self) -> None:
+        """Free the memory; only for a closed segment whose index is on disk."""
+        self._index = None
+
+    def _load_index(self, files: FileCache) -> SegmentIndex:
+        try:
+            file = files.open(self.index_path)
+            index = SegmentIndex.decode(file.pread(file.size(), 0))
+            if index.end == self.size:
+                return index
+        except (FileNotFoundError, ValueError):
+            pass
+        return self.scan(files, SegmentIndex(16 << 10))
+
+    def load_aborted(self, files: FileCache) -> list[AbortedTxn]:
+        """The aborted transactions whose markers lie here; a ValueError if they can't be read."""
+        try:
+            data = files.read(self.aborted_path)
+        except FileNotFoundError:
+            return []
+        if (
+            len(data) < _CHECKSUM.size
+            or _CHECKSUM.pack(crc32c(data[: -_CHECKSUM.size])) != (data[-_CHECKSUM.size :])
+        ):
+            raise ValueError(f"{self.aborted_path} is damaged")
+        return decode_aborted(data[: -_CHECKSUM.size])
+
+    def seal(self, files: FileCache, aborted: list[AbortedTxn]) -> None:
+        """Write the indexes of a closed segment, durable but for their names."""
+        files.write(self.index_path, self.index(files).encode())
+        if aborted:
+            content = encode_aborted(aborted)
+            files.write(self.aborted_path, content + _CHECKSUM.pack(crc32c(content)))
+        self.is_sealed = True
+
+    def scan(self, files: FileCache, index: SegmentIndex) -> SegmentIndex:
+        """Make the index anew from the batches, checked by their own checksums and their order."""
+        try:
+            file = files.open(self.path)
+            data = memoryview(file.pread(self.written, 0))
+        except OSError as error:
+            raise DamagedSegment(self.path, 0, str(error)) from error
+        expected = self.base_offset
+        try:
+            for position, header in batches(data):
+                batch = data[position : position + header.length]
+                if header.base_offset < expected or not check_crc(batch, header):
+                    raise DamagedSegment(self.path, position, "batch checksum does not fit")
+                index.extend(header.base_offset, header.max_timestamp, batch)
+                expected = header.last_offset + 1
+        except BatchError as error:
+            raise DamagedSegment(self.path, index.end, str(error)) from error
+        if index.end != self.written or expected > self.end_offset:
+            raise DamagedSegment(self.path, index.end, "the file ends here")
+        return index
+
+    def batches(self, files: FileCache) -> Iterator[tuple[BatchHeader, memoryview]]:
+        """Every batch of the file in order, its bytes checked."""
+        for stretch in range(len(self.index(files))):
+            data = self.stretches(files, stretch, stretch)
+            for position, header in batches(data):
+                yield header, data[position : position + header.length]
+
+    def from_time(self, files: FileCache, timestamp: int) -> Iterator[tuple[BatchHeader, Buffer]]:
+        """The batches from the first on that may hold a record of this time or later."""
+        if self.written:
+            index = self.index(files)
+            first = index.find_time(timestamp)
+            for stretch in range(len(index) if first is None else first, len(index)):
+                data = self.stretches(files, stretch, stretch)
+                for position, header in batches(data):
+                    if header.max_timestamp >= timestamp:
+                        yield header, data[position : position + header.length]
+        for batch, largest in zip(self._tail, self._tail_times, strict=True):
+            if largest >= timestamp:
+                yield BatchHeader.parse(batch), batch
+
+    def read(
+        self, files: FileCache, offset: int, max_bytes: int, upper: int, out: list[Buffer]
+    ) -> int:
+        """Add whole batches to `out`, from the one that contains `offset` (or the first behind it).
+
+        Stops below `upper` and before `max_bytes` are passed, but with an empty `out` gives one
+        batch at least. Returns the bytes added, or -1 if it stopped before the segment's end.
+        """
+        taken = 0
+        tail = self._tail_offsets
+        if self.written and (not tail or offset < tail[0]):
+            taken, is_at_end = self._read_file(files, offset, max_bytes, upper, out)
+            if not is_at_end:
+                return -1
+        first = max(0, bisect_right(tail, offset) - 1)
+        for number in range(first, len(tail)):
+            batch = self._tail[number]
+            if tail[number] >= upper or (out and taken + len(batch) > max_bytes):
+                return -1
+            out.append(batch)
+            taken += len(batch)
+        return taken
+
+    def _read_file(
+        self, files: FileCache, offset: int, max_bytes: int, upper: int, out: list[Buffer]
+    ) -> tuple[int, bool]:
+        """Like `read` for the file alone; says how much, and whether the file was exhausted."""
+        index = self.index(files)
+        first = index.find(offset)
+        while True:
+            last = self._last_stretch(index, first, max_bytes, upper)
+            data = self.stretches(files, first, last)
+            start = _position_of(data, offset)
+            if start < len(data) or last + 1 == len(index):
+                break
+            first = last + 1  # a gap that the cleaner left
+        stop = _walk_end(data, start, max_bytes, upper, is_first=not out)
+        if stop > start:
+            out.append(data[start:stop])
+        return stop - start, index.positions[first] + stop == index.end
+
+    def _last_stretch(self, index: SegmentIndex, first: int, max_bytes: int, upper: int) -> int:
+        last = bisect_left(index.positions, index.stop(first) + max_bytes, first + 1) - 1
+        return max(first, min(last, bisect_left(index.offsets, upper) - 1))
+
+    def stretches(self, files: FileCache, first: int, last: int) -> memoryview:
+        """The bytes from stretch `first` to the end of `last`; raises `DamagedSegment`."""
+        index = self.index(files)
+        start = index.positions[first]
+        size = index.stop(last) - start
+        try:
+            data = files.open(self.path).pread(size, start)
+        except OSError as error:
+            raise DamagedSegment(self.path, start, str(error)) from error
+        if len(data) < size:
+            raise DamagedSegment(self.path, start + len(data), "the file ends here")
+        bad = index.first_bad(data, first)
+        if bad is not None:
+            raise DamagedSegment(self.path, bad, "checksum does not fit")
+        return memoryview(data)
+
+
+def _position_of(data: memoryview, offset: int) -> int:
+    """Where the first batch lies that ends at or behind `offset`; the end if there is none."""
+    position = 0
+    end = len(data)
+    while position < end:
+        base, length, delta = _WALK.unpack_from(data, position)
+        if base + delta >= offset:
+            return position
+        position += length + _LENGTH_END
+    return position
+
+
+def _walk_end(data: memoryview, start: int, max_bytes: int, upper: int, *, is_first: bool) -> int:
+    """The end of the batches from `start` that lie below `upper` and within `max_bytes`."""
+    position = start
+    end = len(data)
+    while position < end:
+        base, length, _ = _WALK.unpack_from(data, position)
+        stop = position + length + _LENGTH_END
+        if base >= upper or (stop - start > max_bytes and not (is_first and position == start)):
+            break
+        position = stop
+    return position
