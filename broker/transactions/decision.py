@@ -1,8 +1,7 @@
 """What a request to the transaction coordinator leads to: records to append, markers, a reply."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Final
 
 from dualwrite.broker.transactions.state import (
@@ -14,8 +13,6 @@ from dualwrite.broker.transactions.state import (
     Transaction,
 )
 from dualwrite.wire.error_codes import ErrorCode
-
-_NO_ERRORS: Final[Mapping[PartitionRef, ErrorCode]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +36,9 @@ class Decision:
     """The answer to one request, with everything that must become durable before it is sent.
 
     Nothing has happened yet when a decision is returned: the node appends `records` in order, writes
-    `markers`, and replays each record, all in one journal entry. `producer` is the pair to reply with,
-    `ongoing` the kept transaction's pair; both stay `NO_PAIR` on an error.
+    `markers`, and replays each record, all in one journal entry. It does so whatever `error` says: a
+    transaction whose partition is offline is decided, and its client told to ask again. `producer` is
+    the pair to reply with, `ongoing` the kept transaction's pair; both stay `NO_PAIR` on an error.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -51,7 +49,7 @@ class Decision:
     last_finished: Pair = NO_PAIR
     last_outcome: Outcome = Outcome.NONE
     last_cause: Cause = Cause.NONE
-    partition_errors: Mapping[PartitionRef, ErrorCode] = _NO_ERRORS
+    partition_errors: Mapping[PartitionRef, ErrorCode] = field(default_factory=dict)
 
     def error_for(self, partition: PartitionRef) -> ErrorCode:
         """The code of one partition where a reply has one per partition."""

@@ -202,11 +202,13 @@ def check_transition(before: Transaction | None, after: Transaction) -> None:
         return
     if before.state not in LEGAL_PREVIOUS[after.state]:
         _refuse(before, after, "state")
-    if after.state is TxnState.ONGOING and before.state is TxnState.ONGOING:
+    if after.state is TxnState.ONGOING:
         if after.pair != before.pair:
             _refuse(before, after, "pair of an ongoing transaction")
         if not after.partitions >= before.partitions:
             _refuse(before, after, "partitions of an ongoing transaction")
+        if not _is_same_or_next(before.client_pair, after.client_pair):
+            _refuse(before, after, "client's pair of an ongoing transaction")
     elif after.state in PREPARED_STATES:
         if after.producer_id != before.producer_id:
             _refuse(before, after, "producer id of a decided transaction")
@@ -219,12 +221,15 @@ def check_transition(before: Transaction | None, after: Transaction) -> None:
             _refuse(before, after, "pair after completion")
         if after.partitions:
             _refuse(before, after, "partitions after completion")
-    elif (
-        after.state is TxnState.EMPTY
-        and after.producer_id == before.producer_id
-        and after.producer_epoch < before.producer_epoch
-    ):
-        _refuse(before, after, "epoch after InitProducerId")
+    elif after.state is TxnState.EMPTY and not _is_same_or_next(before.pair, after.pair):
+        _refuse(before, after, "pair after InitProducerId")
+
+
+def _is_same_or_next(before: Pair, after: Pair) -> bool:
+    """The same producer id at its epoch or the one behind it, or another id from its beginning."""
+    if after.producer_id != before.producer_id:
+        return after.producer_epoch == 0
+    return before.producer_epoch <= after.producer_epoch <= before.producer_epoch + 1
 
 
 def _refuse(before: Transaction, after: Transaction, what: str) -> None:

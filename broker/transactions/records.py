@@ -1,0 +1,163 @@
+"""The records of `__transaction_state`: Kafka's formats, with what Kafka forgets in tags of our own.
+
+Key: int16 0, then the id with an int16 length. Value: int16 version, then fields. Version 1 (flexible)
+is always written, because the tags are needed at every `transaction.version`; version 0 is read too.
+Kafka skips tags that it doesn't know, so it could go on with our log.
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from dualwrite.broker.transactions.state import (
+    Cause,
+    Outcome,
+    PartitionRef,
+    Transaction,
+    TxnState,
+)
+from dualwrite.wire.codec import decode, encode
+from dualwrite.wire.message import (
+    INT32,
+    WireError,
+    array,
+    int8,
+    int16,
+    int32,
+    int64,
+    response,
+    string,
+    struct,
+)
+
+_VERSION = Struct(">h")
+_KEY_HEAD = Struct(">hh")
+_KEY_VERSION: Final = 0
+_NEWEST: Final = 1
+
+# By the number that is persisted.
+_OUTCOMES: Final = (Outcome.NONE, Outcome.COMMIT, Outcome.ABORT)
+_CAUSES: Final = (Cause.NONE, Cause.CLIENT, Cause.TIMEOUT, Cause.FENCED, Cause.FORCED)
+
+
+@struct
+class _Topic:
+    topic: str = string()
+    partition_ids: list[int] = array(INT32)
+
+
+@response(-1, "0-1", flexible="1+")
+class _Value:
+    producer_id: int = int64()
+    producer_epoch: int = int16()
+    timeout_ms: int = int32()
+    status: int = int8()
+    topics: list[_Topic] | None = array(_Topic, nullable="0+")
+    update_ms: int = int64()
+    start_ms: int = int64()
+    previous_producer_id: int = int64("1+", default=-1, tag=0)
+    next_producer_id: int = int64("1+", default=-1, tag=1)
+    client_transaction_version: int = int16("1+", default=0, tag=2)
+    next_producer_epoch: int = int16("1+", default=-1, tag=3)
+    # Upstream persists the last producer epoch too (KAFKA-20357), under a tag that we don't know.
+    last_producer_epoch: int = int16("1+", default=-1, tag=10000)
+    update_steady_ms: int = int64("1+", default=-1, tag=10001)
+    start_steady_ms: int = int64("1+", default=-1, tag=10002)
+    last_finished_producer_id: int = int64("1+", default=-1, tag=10003)
+    last_finished_producer_epoch: int = int16("1+", default=-1, tag=10004)
+    last_outcome: int = int8("1+", default=0, tag=10005)
+    last_cause: int = int8("1+", default=0, tag=10006)
+
+
+_SAME_NAME: Final = (
+    "producer_id",
+    "producer_epoch",
+    "timeout_ms",
+    "update_ms",
+    "start_ms",
+    "previous_producer_id",
+    "next_producer_id",
+    "client_transaction_version",
+    "next_producer_epoch",
+    "last_producer_epoch",
+    "update_steady_ms",
+    "start_steady_ms",
+    "last_finished_producer_id",
+    "last_finished_producer_epoch",
+)
+
+
+def encode_key(transactional_id: str) -> bytes:
+    """The record key of an id."""
+    name = transactional_id.encode()
+    return _KEY_HEAD.pack(_KEY_VERSION, len(name)) + name
+
+
+def encode_value(transaction: Transaction) -> bytes | None:
+    """The record value; None, a tombstone, for an id that is gone."""
+    if transaction.state is TxnState.DEAD:
+        return None
+    is_empty = transaction.state is TxnState.EMPTY
+    value = _Value(
+        status=int(transaction.state),
+        topics=None if is_empty else _by_topic(transaction.partitions),
+        last_outcome=_OUTCOMES.index(transaction.last_outcome),
+        last_cause=_CAUSES.index(transaction.last_cause),
+        **{name: getattr(transaction, name) for name in _SAME_NAME},
+    )
+    return _VERSION.pack(_NEWEST) + encode(value, _NEWEST)
+
+
+def decode_key(key: bytes) -> str | None:
+    """The id of a record; None for a kind of record that this version doesn't know."""
+    version, size = _KEY_HEAD.unpack_from(key)
+    if version != _KEY_VERSION:
+        return None
+    name = key[_KEY_HEAD.size :]
+    if len(name) != size:
+        raise WireError(f"transactional id of {size} bytes in a key that holds {len(name)}")
+    return name.decode()
+
+
+def decode_record(key: bytes, value: bytes | None) -> Transaction | None:
+    """A record as `Coordinator.replay` takes it; None for one to be skipped."""
+    transactional_id = decode_key(key)
+    if transactional_id is None:
+        return None
+    if value is None:
+        return tombstone(transactional_id)
+    (version,) = _VERSION.unpack_from(value)
+    fields = decode(_Value, value, version, _VERSION.size)
+    return Transaction(
+        transactional_id=transactional_id,
+        state=TxnState(fields.status),
+        partitions=frozenset(
+            PartitionRef(topic.topic, partition)
+            for topic in fields.topics or ()
+            for partition in topic.partition_ids
+        ),
+        last_outcome=_OUTCOMES[fields.last_outcome],
+        last_cause=_CAUSES[fields.last_cause],
+        **{name: getattr(fields, name) for name in _SAME_NAME},
+    )
+
+
+def tombstone(transactional_id: str, update_ms: int = -1) -> Transaction:
+    """The record that makes an id unknown."""
+    return Transaction(
+        transactional_id=transactional_id,
+        producer_id=-1,
+        producer_epoch=-1,
+        timeout_ms=0,
+        state=TxnState.DEAD,
+        update_ms=update_ms,
+    )
+
+
+def _by_topic(partitions: Iterable[PartitionRef]) -> list[_Topic]:
+    topics: list[_Topic] = []
+    for name, partition in sorted(partitions):
+        if not topics or topics[-1].topic != name:
+            topics.append(_Topic(topic=name))
+        topics[-1].partition_ids.append(partition)
+    return topics
