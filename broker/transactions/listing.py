@@ -1,11 +1,11 @@
 """ListTransactions: which transactional ids match."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from dualwrite.broker.clock import Now
+from dualwrite.broker.transactions.pattern import Pattern, PatternError
 from dualwrite.broker.transactions.state import WIRE_NAMES, Transaction
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -35,8 +35,8 @@ def select(
     unknown = tuple(name for name in names if name not in _STATES_BY_NAME)
     ids = set(producer_ids)
     try:
-        matcher = re.compile(pattern) if pattern else None
-    except re.error:
+        matcher = Pattern(pattern) if pattern else None
+    except PatternError:
         return Listing(error=ErrorCode.INVALID_REGULAR_EXPRESSION, unknown_states=unknown)
     found = tuple(
         transaction
