@@ -1,0 +1,187 @@
+"""`SqlTransaction`: one local transaction, guarded from its first statement to its COMMIT."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sqlalchemy import Connection, event
+from sqlalchemy.orm import Session
+
+from dualwrite.adapters.sql.dialect import Failure, SqlDialect
+from dualwrite.adapters.sql.links import Link, SessionLink
+from dualwrite.errors import ConfigurationError, InvalidTxnState, RetryableError
+from dualwrite.store import CommitUnknown, ResourceName
+
+log = logging.getLogger("dualwrite.adapters.sql")
+
+
+class SqlTransaction:
+    """A transaction in the user's own session or connection, or in one that the store made.
+
+    While it is open a bare `commit()` is refused, because it would decide the data without the
+    state, and so is a statement that commits by itself (DDL on MySQL).
+    """
+
+    def __init__(
+        self,
+        dialect: SqlDialect,
+        link: Link,
+        resources: Mapping[str, object],
+        *,
+        close: Callable[[], None],
+        is_own: bool,
+        reads_from_snapshot: bool,
+    ) -> None:
+        self._dialect = dialect
+        self._link = link
+        self._resources = resources
+        self._close = close
+        self._is_own = is_own
+        self.reads_from_snapshot = reads_from_snapshot
+        self._listening: list[tuple[object, str, Callable[..., object]]] = []
+        self._is_ending = False
+        self._is_over = False
+        self._was_ended_by_user = False
+        self._commit_sent = False
+        self._commit_done = False
+        self._guard()
+
+    @property
+    def handle(self) -> object:
+        return self
+
+    @property
+    def link(self) -> Link:
+        """Where the store's own statements go; `InvalidTxnState` if there is nothing open."""
+        if self._is_over or self._was_ended_by_user:
+            raise InvalidTxnState("the local transaction has already been ended")
+        return self._link
+
+    def resource(self, name: ResourceName) -> object:
+        if name not in self._resources:
+            has = " or ".join(f"tx.{known}" for known in self._resources)
+            raise ConfigurationError(f"this transaction has no {name}; use {has}")
+        return self._resources[name]
+
+    def watch_savepoints(
+        self, opened: Callable[[str], None], rolled_back: Callable[[str], None]
+    ) -> None:
+        connection = self._link.connection
+        if connection is None:
+            return  # psycopg shows its savepoints to nobody
+        self._listen(connection, "savepoint", lambda _, name: opened(name))
+        self._listen(connection, "rollback_savepoint", lambda _, name, context: rolled_back(name))
+
+    def flush(self) -> None:
+        if self._is_own and self._link.connection is not None:
+            self._dialect.begin_writing(self._link.connection)
+        self.link.flush()
+
+    def commit(self) -> None:
+        link = self.link
+        if link.is_doomed():
+            # PostgreSQL would answer COMMIT with ROLLBACK, and no driver would raise.
+            self.rollback()
+            raise InvalidTxnState("a statement of this transaction had failed: rolled back")
+        self._is_ending = True
+        if link.connection is None:
+            self._commit_sent = True
+        try:
+            link.commit()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, COMMIT may have been done
+            self._commit_failed(error)
+        else:
+            self._finish()
+
+    def rollback(self) -> None:
+        if self._is_over:
+            return
+        self._is_ending = True
+        try:
+            self._link.rollback()
+        except Exception as error:  # noqa: BLE001 - the connection is given up
+            log.debug("rollback failed, the connection is thrown away: %s", error)
+            self._throw_away()
+        self._finish()
+
+    def _commit_failed(self, error: BaseException) -> None:
+        if self._commit_done:
+            # A hook of the session failed after COMMIT was answered: the data is durable.
+            log.error("committed, but a hook of the session failed: %s", error, exc_info=error)
+            self._throw_away()
+            self._finish()
+            if not isinstance(error, Exception):
+                raise error
+            return
+        is_forbidden = type(error).__name__ == "ProgrammingError" and self._link.connection is None
+        if not self._commit_sent or is_forbidden:
+            self.rollback()
+            raise error
+        if self._dialect.commit_outcome(error) == "rolled_back":
+            self.rollback()
+            if self._dialect.failure(error) in (Failure.CONFLICT, Failure.LOCKED):
+                raise RetryableError(f"COMMIT was refused: {error}") from error
+            raise error
+        self._throw_away()
+        self._finish()
+        raise CommitUnknown(f"COMMIT was sent, and its answer is not known: {error}") from error
+
+    def _throw_away(self) -> None:
+        try:
+            self._link.invalidate()
+        except Exception as error:  # noqa: BLE001 - it is given up anyway
+            log.debug("the connection could not even be closed: %s", error)
+
+    def _finish(self) -> None:
+        self._is_over = True
+        for target, name, listener in self._listening:
+            event.remove(target, name, listener)
+        self._listening.clear()
+        self._close()
+
+    def _guard(self) -> None:
+        connection = self._link.connection
+        if connection is None:
+            return
+        self._listen(connection, "commit", self._before_commit)
+        self._listen(connection, "rollback", self._before_rollback)
+        self._listen(connection, "before_cursor_execute", self._before_execute)
+        if isinstance(self._link, SessionLink):
+            self._listen(self._link.session, "after_begin", self._after_begin)
+            self._listen(self._link.session, "after_commit", self._after_commit, insert=True)
+
+    def _listen(
+        self, target: object, name: str, listener: Callable[..., object], **how: Any
+    ) -> None:
+        event.listen(target, name, listener, **how)
+        self._listening.append((target, name, listener))
+
+    def _before_commit(self, _: Connection) -> None:
+        if not self._is_ending:
+            raise InvalidTxnState("commit() inside a dual write: leaving the block commits")
+        self._commit_sent = True
+
+    def _before_rollback(self, _: Connection) -> None:
+        if not self._is_ending:
+            self._was_ended_by_user = True
+
+    def _after_commit(self, _: Session) -> None:
+        self._commit_done = self._commit_sent
+
+    def _after_begin(self, _: Session, __: object, connection: Connection) -> None:
+        if not self._is_ending and connection is not self._link.connection:
+            raise ConfigurationError("the session uses a second database in a dual write")
+
+    def _before_execute(
+        self,
+        _: Connection,
+        __: object,
+        statement: str,
+        parameters: object,
+        context: object,
+        executemany: bool,
+    ) -> None:
+        if self._dialect.commits_implicitly(statement):
+            raise InvalidTxnState(
+                f"this statement would commit the transaction by itself: {statement[:60]}"
+            )
