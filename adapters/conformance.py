@@ -76,6 +76,16 @@ def dual_write(
     return fence
 
 
+def remember_and_commit(store: Store, transaction: LocalTransaction, fence: int) -> None:
+    """End a transaction of `app-0` as a writer does; a store may notice the fence in either step."""
+    try:
+        store.remember(transaction.handle, "app-0", FIRST, fence)
+        transaction.commit()
+    except Fenced:
+        transaction.rollback()
+        raise
+
+
 class StoreConformance:
     """The suite. Subclass it and give a fixture `database`."""
 
@@ -199,12 +209,7 @@ class StoreConformance:
             claim = newer.claim("app-0", owner="newer")
 
         with pytest.raises(Fenced):
-            try:
-                zombie.remember(transaction.handle, "app-0", FIRST, fence)
-                transaction.commit()
-            except Fenced:
-                transaction.rollback()
-                raise
+            remember_and_commit(zombie, transaction, fence)
         assert not database.has("a")
         assert newer.recall("app-0", claim.fence) == PreparedTxnState.NONE
 
@@ -245,12 +250,7 @@ class StoreConformance:
         database.write(transaction, "a")
 
         with pytest.raises(Fenced):
-            try:
-                store.remember(transaction.handle, "app-0", FIRST, 1)
-                transaction.commit()
-            except Fenced:
-                transaction.rollback()
-                raise
+            remember_and_commit(store, transaction, 1)
         assert not database.has("a")
 
     def test_empty_state_is_remembered_as_none(self, database: Database) -> None:
