@@ -9,13 +9,15 @@ it, so that a test can walk through all of them.
 """
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
 from dualwrite.broker.storage.disk import Buffer
 from dualwrite.broker.storage.errors import DataDirInUse
+
+SECTOR = 512
 
 
 class PowerLoss(BaseException):
@@ -73,11 +75,11 @@ def _change(target: bytearray, offset: int, data: bytes | None) -> None:
 
 
 class MemoryFile:
-    __slots__ = ("_disk", "_generation", "_inode", "_path")
+    __slots__ = ("_disk", "_generation", "_inode", "path")
 
     def __init__(self, disk: "MemoryDisk", path: str, inode: _Inode) -> None:
         self._disk = disk
-        self._path = path
+        self.path = path
         self._inode = inode
         self._generation = disk.generation
 
@@ -92,7 +94,7 @@ class MemoryFile:
         data = b"".join(buffers)
         assert self._generation == self._disk.generation
         inode = self._inode
-        fault = self._disk.ask("write", self._path)
+        fault = self._disk.ask("write", self.path)
         error = 0
         if fault is Fault.STOP_HALFWAY or fault is Fault.ENOSPC:
             data = data[: len(data) // 2]
@@ -109,11 +111,11 @@ class MemoryFile:
             inode.unsynced.append((offset, data))
         self._disk.finish(fault)
         if error:
-            raise OSError(error, "no space left", self._path)
+            raise OSError(error, "no space left", self.path)
 
     def fdatasync(self) -> None:
         assert self._generation == self._disk.generation
-        fault = self._disk.ask("fdatasync", self._path)
+        fault = self._disk.ask("fdatasync", self.path)
         inode = self._inode
         if fault is not Fault.STOP_HALFWAY:
             for offset, data in inode.unsynced:
@@ -123,7 +125,7 @@ class MemoryFile:
 
     def truncate(self, size: int) -> None:
         assert self._generation == self._disk.generation
-        fault = self._disk.ask("truncate", self._path)
+        fault = self._disk.ask("truncate", self.path)
         self._disk.used += size - len(self._inode.data)
         _change(self._inode.data, size, None)
         self._inode.unsynced.append((size, None))
@@ -168,7 +170,7 @@ class MemoryDisk:
     def crash(self, random: Random | None = None, *, reorder: bool = False) -> None:
         """The power goes; without `random` nothing unsynced survives.
 
-        With `reorder` any subset of the unsynced writes survives instead of a prefix.
+        With `reorder` any subset of the unsynced sectors survives instead of a prefix.
         """
         self.kill()
         self._crash_directory(self._root, random, reorder)
@@ -348,12 +350,25 @@ class MemoryDisk:
         return node
 
 
+def _sectors(offset: int, data: bytes | None) -> Iterator[tuple[int, bytes | None]]:
+    """A write as the device sees it."""
+    if data is None:
+        yield offset, None
+        return
+    position = 0
+    while position < len(data):
+        size = SECTOR - (offset + position) % SECTOR
+        yield offset + position, data[position : position + size]
+        position += size
+
+
 def _crash_file(inode: _Inode, random: Random | None, reorder: bool) -> None:
     if random is not None and inode.unsynced:
         keep = random.randint(0, len(inode.unsynced))
         survivors = inode.unsynced[:keep]
         if reorder:
-            survivors = [change for change in inode.unsynced if random.random() < 0.5]
+            sectors = (sector for change in inode.unsynced for sector in _sectors(*change))
+            survivors = [sector for sector in sectors if random.random() < 0.5]
         elif keep < len(inode.unsynced):
             offset, data = inode.unsynced[keep]
             if data is not None:

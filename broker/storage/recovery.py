@@ -1,12 +1,12 @@
 """Opening a data directory: the checkpoint, then the journal from there on."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
 from dualwrite.broker.clock import Now
-from dualwrite.broker.producers import (
-    decode_snapshot,
-)
+from dualwrite.broker.producers import ProducerStates, decode_snapshot
+from dualwrite.broker.producers.aborted import AbortedTxns
 from dualwrite.broker.storage import checkpoint as checkpoints
 from dualwrite.broker.storage.checkpoint import Checkpoint, LogState
 from dualwrite.broker.storage.disk import Disk
@@ -16,12 +16,15 @@ from dualwrite.broker.storage.index import SegmentIndex
 from dualwrite.broker.storage.journal import Journal
 from dualwrite.broker.storage.journal_format import JOURNAL_DIR, Tip
 from dualwrite.broker.storage.journal_reader import JournalReader
-from dualwrite.broker.storage.log import LOGS_DIR, Log
-from dualwrite.broker.storage.segment import Segment
+from dualwrite.broker.storage.log import LOGS_DIR, Log, directory_of
+from dualwrite.broker.storage.segment import DamagedSegment, Segment
 from dualwrite.broker.storage.settings import StorageSettings
 from dualwrite.broker.storage.storage import Storage
+from dualwrite.wire.records import EndMarker
 
 logger = logging.getLogger(__name__)
+
+_NEVER: Final = Now(0, 0)
 
 
 def recover(disk: Disk, settings: StorageSettings, replay_meta: Callable[[bytes], None]) -> Storage:
@@ -55,6 +58,9 @@ def recover(disk: Disk, settings: StorageSettings, replay_meta: Callable[[bytes]
         ),
         reader.steady_ms,
     )
+    named = {path for data in checkpoint.logs for path in _paths(LogState.decode(data))}
+    _remove_leftovers(disk, named, storage)
+    storage.hold_reserve()
     return storage
 
 
@@ -87,7 +93,38 @@ def _restore(state: LogState, disk: Disk, files: FileCache, settings: StorageSet
     log.segments.append(Segment.restore(log.directory, state.segments[-1], index, interval))
     for segment in log.segments:
         _cut(segment, log, disk)
+    if state.aborted_count:
+        _restore_aborted(log, files, state.aborted_count)
     return log
+
+
+def _restore_aborted(log: Log, files: FileCache, count: int) -> None:
+    """Load the transaction indexes of the closed segments, or make them anew."""
+    closed = log.segments[:-1]
+    try:
+        aborted = [txn for segment in closed for txn in segment.load_aborted(files)]
+    except ValueError as error:
+        logger.warning("%s: reading the whole log instead", error)
+        aborted = []
+    if len(aborted) != count:
+        try:
+            aborted = list(scan_aborted(closed, files))
+        except DamagedSegment as error:
+            log.take_offline(str(error))
+            return
+    log.producers.aborted.replace(0, log.active.base_offset, aborted)
+
+
+def scan_aborted(segments: Iterable[Segment], files: FileCache) -> AbortedTxns:
+    """The aborted transactions of some segments from the first on, found by their markers."""
+    states = ProducerStates()
+    for segment in segments:
+        for header, batch in segment.batches(files):
+            if not header.is_control:
+                states.apply(header, header.base_offset, header.last_offset, _NEVER)
+            elif (marker := EndMarker.parse(batch)) is not None:
+                states.apply_marker(marker, header.base_offset, _NEVER)
+    return states.aborted
 
 
 def _cut(segment: Segment, log: Log, disk: Disk) -> None:
@@ -105,3 +142,25 @@ def _cut(segment: Segment, log: Log, disk: Disk) -> None:
     elif size < segment.size:
         log.take_offline(f"{segment.path} is damaged at byte {size}: the file ends here")
     file.close()
+
+
+def _paths(state: LogState) -> Iterator[str]:
+    directory = directory_of(state.key)
+    for info in state.segments:
+        yield f"{directory}/{info.base_offset:020d}.{info.generation}"
+
+
+def _remove_leftovers(disk: Disk, named: set[str], storage: Storage) -> None:
+    """Remove files that neither the checkpoint nor the logs know.
+
+    What only the checkpoint names must stay: a second crash would begin with it again.
+    """
+    for log in storage.logs.values():
+        named.update(segment.stem for segment in log.segments)
+    directories = {stem.rpartition("/")[0] for stem in named}
+    for directory in (f"{LOGS_DIR}/{name}" for name in disk.listdir(LOGS_DIR)):
+        for name in disk.listdir(directory):
+            if f"{directory}/{name.rpartition('.')[0]}" not in named:
+                disk.unlink(f"{directory}/{name}")
+        if directory not in directories:
+            disk.rmdir(directory)

@@ -21,6 +21,7 @@ from dualwrite.wire.records import BatchError, BatchHeader, batches, check_crc
 # Base offset, length behind this field, ..., last offset delta: all that walking needs.
 _WALK = struct.Struct(">qi11xi")
 _LENGTH_END = 12
+_SCAN_BYTES = 4 << 20
 _CHECKSUM = struct.Struct(">I")
 
 
@@ -38,6 +39,7 @@ class Segment:
 
     __slots__ = (
         "_index",
+        "_interval",
         "_tail",
         "_tail_offsets",
         "_tail_times",
@@ -72,6 +74,7 @@ class Segment:
         # Bytes synced; indexes on disk.
         self.is_synced = True
         self.is_sealed = False
+        self._interval = interval
         self._index: SegmentIndex | None = SegmentIndex(interval)
         self._tail: list[Buffer] = []
         self._tail_offsets: list[int] = []
@@ -157,6 +160,12 @@ class Segment:
         self.is_synced = False
         return size
 
+    def finish(self, files: FileCache) -> None:
+        """Write all that is left and sync; for a segment that nobody reads yet."""
+        self.write_behind(files, self.end_offset)
+        if self.size:
+            files.open(self.path).fdatasync()
+
     # Reading
 
     def index(self, files: FileCache) -> SegmentIndex:
@@ -180,7 +189,7 @@ class Segment:
                 return index
         except (FileNotFoundError, ValueError):
             pass
-        return self.scan(files, SegmentIndex(16 << 10))
+        return self.scan(files, SegmentIndex(self._interval))
 
     def load_aborted(self, files: FileCache) -> list[AbortedTxn]:
         """The aborted transactions whose markers lie here; a ValueError if they can't be read."""
@@ -188,12 +197,10 @@ class Segment:
             data = files.read(self.aborted_path)
         except FileNotFoundError:
             return []
-        if (
-            len(data) < _CHECKSUM.size
-            or _CHECKSUM.pack(crc32c(data[: -_CHECKSUM.size])) != (data[-_CHECKSUM.size :])
-        ):
+        content, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
+        if _CHECKSUM.pack(crc32c(content)) != checksum:
             raise ValueError(f"{self.aborted_path} is damaged")
-        return decode_aborted(data[: -_CHECKSUM.size])
+        return decode_aborted(content)
 
     def seal(self, files: FileCache, aborted: list[AbortedTxn]) -> None:
         """Write the indexes of a closed segment, durable but for their names."""
@@ -201,28 +208,42 @@ class Segment:
         if aborted:
             content = encode_aborted(aborted)
             files.write(self.aborted_path, content + _CHECKSUM.pack(crc32c(content)))
+        else:
+            files.unlink(self.aborted_path)
         self.is_sealed = True
 
     def scan(self, files: FileCache, index: SegmentIndex) -> SegmentIndex:
         """Make the index anew from the batches, checked by their own checksums and their order."""
-        try:
-            file = files.open(self.path)
-            data = memoryview(file.pread(self.written, 0))
-        except OSError as error:
-            raise DamagedSegment(self.path, 0, str(error)) from error
         expected = self.base_offset
         try:
-            for position, header in batches(data):
-                batch = data[position : position + header.length]
-                if header.base_offset < expected or not check_crc(batch, header):
-                    raise DamagedSegment(self.path, position, "batch checksum does not fit")
-                index.extend(header.base_offset, header.max_timestamp, batch)
-                expected = header.last_offset + 1
+            while index.end < self.written:
+                data = self._raw(files, index.end, _SCAN_BYTES)
+                length = BatchHeader.parse(data).length
+                if length > self.written - index.end:
+                    raise DamagedSegment(self.path, index.end, f"a batch of {length} bytes")
+                if length > len(data):
+                    data = self._raw(files, index.end, length)
+                for position, header in batches(data, cut_tail=True):
+                    batch = data[position : position + header.length]
+                    if header.base_offset < expected or not check_crc(batch, header):
+                        raise DamagedSegment(self.path, index.end, "batch checksum does not fit")
+                    index.extend(header.base_offset, header.max_timestamp, batch)
+                    expected = header.last_offset + 1
         except BatchError as error:
             raise DamagedSegment(self.path, index.end, str(error)) from error
-        if index.end != self.written or expected > self.end_offset:
-            raise DamagedSegment(self.path, index.end, "the file ends here")
+        if expected > self.end_offset:
+            raise DamagedSegment(self.path, index.end, "offsets run past the segment's end")
         return index
+
+    def _raw(self, files: FileCache, position: int, size: int) -> memoryview:
+        size = min(size, self.written - position)
+        try:
+            data = files.open(self.path).pread(size, position)
+        except OSError as error:
+            raise DamagedSegment(self.path, position, str(error)) from error
+        if len(data) < size:
+            raise DamagedSegment(self.path, position + len(data), "the file ends here")
+        return memoryview(data)
 
     def batches(self, files: FileCache) -> Iterator[tuple[BatchHeader, memoryview]]:
         """Every batch of the file in order, its bytes checked."""
@@ -294,17 +315,11 @@ class Segment:
         """The bytes from stretch `first` to the end of `last`; raises `DamagedSegment`."""
         index = self.index(files)
         start = index.positions[first]
-        size = index.stop(last) - start
-        try:
-            data = files.open(self.path).pread(size, start)
-        except OSError as error:
-            raise DamagedSegment(self.path, start, str(error)) from error
-        if len(data) < size:
-            raise DamagedSegment(self.path, start + len(data), "the file ends here")
+        data = self._raw(files, start, index.stop(last) - start)
         bad = index.first_bad(data, first)
         if bad is not None:
             raise DamagedSegment(self.path, bad, "checksum does not fit")
-        return memoryview(data)
+        return data
 
 
 def _position_of(data: memoryview, offset: int) -> int:

@@ -43,5 +43,7 @@ class StorageSettings:
     tail_bytes: int = 256 << 10
     tail_total_bytes: int = 16 << 20
     index_interval_bytes: int = 16 << 10
+    # A pass of the cleaner remembers about this many keys.
+    cleaner_keys: int = 2_000_000
     open_files: int = 512
     log: LogSettings = field(default_factory=LogSettings)

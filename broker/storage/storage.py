@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dualwrite.broker.clock import Now
 from dualwrite.broker.producers import AbortedTxn, encode_snapshot
 from dualwrite.broker.storage import checkpoint as checkpoints
+from dualwrite.broker.storage.compaction import Cleaner
 from dualwrite.broker.storage.disk import Disk, is_out_of_space
 from dualwrite.broker.storage.entry import (
     Append,
@@ -87,6 +88,7 @@ class Storage:
         self._checkpointed_ms = now.steady_ms
         self._checkpointed_position = self.position
         self._clock_guard = ClockGuard(now)
+        self._cleaner = Cleaner(self, files, settings.index_interval_bytes, settings.cleaner_keys)
 
     @classmethod
     def open(
@@ -302,7 +304,10 @@ class Storage:
         added = [Segment.restore(log.directory, info, None, interval) for info in swap.added]
         aborted: list[AbortedTxn] = []
         for segment in added:
-            aborted += segment.load_aborted(self._files)
+            try:
+                aborted += segment.load_aborted(self._files)
+            except ValueError as error:
+                log.take_offline(str(error))
         self._retire(log.swap(swap, added, aborted))
 
     # Segments
@@ -313,8 +318,9 @@ class Storage:
         except OSError as error:
             if not is_out_of_space(error):
                 raise self._fail(f"write to {log.directory} failed: {error}") from error
-            # The batches stay in memory and in the journal.
-            self._is_full = True
+            if self._use_reserve():
+                self._write_behind(log)
+            # Else the batches stay in memory and in the journal.
             return
         if not any(segment.tail_size for segment in log.segments):
             self._tails.pop(log, None)
@@ -329,8 +335,12 @@ class Storage:
         if self.position == self._checkpointed_position:
             return False
         written = self._journal.bytes_written - self._checkpointed_bytes
+        limit = self._settings.checkpoint_bytes
+        if self.is_full:
+            # Frees journal files before the reserve is used up.
+            limit = min(limit, self._settings.reserve_bytes // 4)
         return (
-            written >= self._settings.checkpoint_bytes
+            written >= limit
             or now.steady_ms - self._checkpointed_ms >= self._settings.checkpoint_ms
         )
 
@@ -383,7 +393,7 @@ class Storage:
             self._retired_directories += directories
             if not is_out_of_space(error):
                 raise self._fail(f"checkpoint failed: {error}") from error
-            self._is_full = True
+            self._use_reserve()
             raise DiskFull("no room for the checkpoint") from error
         self._journal.recycle(tip)
         self._remove(retired, directories)
@@ -430,6 +440,52 @@ class Storage:
             dropped += before - len(log.segments)
             logger.info("dropped segments of %s below offset %d", log.directory, start)
         return dropped
+
+    def run_compaction(self, now: Now) -> bool:
+        """One short step; False when there is nothing to do. What it adds must be flushed."""
+        if self.failure is not None:
+            raise self.failure
+        if self.is_full:
+            return False
+        try:
+            return self._cleaner.step(now)
+        except OSError as error:
+            raise self._fail(f"compaction failed: {error}") from error
+
+    # Full disk
+
+    def hold_reserve(self) -> None:
+        """Set space aside for ending transactions on a full disk, in the journal and in segments."""
+        try:
+            self._journal.hold_reserve()
+            if not self._disk.exists(RESERVE) and self._settings.reserve_bytes:
+                self._disk.preallocate(RESERVE, self._settings.reserve_bytes)
+        except OSError as error:
+            if not is_out_of_space(error):
+                raise self._fail(f"setting the reserve aside failed: {error}") from error
+            self._is_full = True
+
+    def recheck_space(self) -> bool:
+        """Leave full-disk mode if there is room again; says whether the disk is full.
+
+        To be called now and then while `is_full`.
+        """
+        if self.is_full and self._disk.free_bytes() >= 3 * self._settings.reserve_bytes:
+            self._is_full = False
+            self.hold_reserve()
+            if not self._is_full:
+                self._journal.is_full = False
+                logger.info("the disk has room again")
+        return self.is_full
+
+    def _use_reserve(self) -> bool:
+        """Give the segments' reserve back to the disk; False if that was done before."""
+        self._is_full = True
+        if not self._disk.exists(RESERVE):
+            return False
+        logger.warning("the disk is full: going on with the reserve")
+        self._disk.unlink(RESERVE)
+        return True
 
     def close(self) -> None:
         """Close the files. What is queued and not flushed is lost."""
