@@ -1,0 +1,170 @@
+"""A sink's transactions at the broker: a task writes one, the coordinator finds and ends them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from dualwrite.admin import TransactionAdmin
+from dualwrite.errors import DualWriteError
+from dualwrite.failures import UnsupportedByBroker
+from dualwrite.prepared import PreparedTxnState
+from dualwrite.producer import Row, TwoPhaseProducer
+from dualwrite.recipes.spark.ledger import Participant
+from dualwrite.recipes.spark.names import SLOTS_PER_PARTITION_MAX, slot_id, slot_pattern
+
+ONGOING = "Ongoing"
+
+
+class TaskTransaction(Protocol):
+    """The transaction of one task."""
+
+    @property
+    def busy(self) -> int:
+        """Slots that were passed over because an abandoned transaction holds them."""
+        ...
+
+    def send(self, topic: str, rows: Iterable[Row], partition: int) -> int: ...
+
+    def prepare(self) -> Participant | None:
+        """Make every record durable and leave the outcome to the coordinator; None if empty."""
+        ...
+
+    def close(self) -> None:
+        """Abort if not prepared. A prepared transaction is not touched any more."""
+        ...
+
+
+class Found(Protocol):
+    """An id as the coordinator found it."""
+
+    @property
+    def transactional_id(self) -> str: ...
+    @property
+    def ongoing(self) -> PreparedTxnState:
+        """The open transaction, or the empty state."""
+        ...
+
+    def commit(self, state: PreparedTxnState) -> None:
+        """Commit `state`; no harm if that was done before, `HeuristicAbort` if it was aborted."""
+        ...
+
+    def abort(self) -> None:
+        """Abort what is ongoing; `Fenced` if somebody took the id over in the meantime."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Transactions(Protocol):
+    """What the sink needs from Kafka."""
+
+    def begin(self, partition: int, attempt_number: int) -> TaskTransaction: ...
+    def open_ids(self) -> list[str]: ...
+    def inspect(self, transactional_id: str) -> Found: ...
+
+
+def _open_ids(sink: str, config: Mapping[str, Any]) -> list[str]:
+    with TransactionAdmin(_admin_config(config)) as admin:
+        listed = admin.list_transactions(states=[ONGOING], id_pattern=slot_pattern(sink))
+    return [one.transactional_id for one in listed]
+
+
+_FOR_PRODUCERS_ONLY = (
+    "compression", "linger", "queue.", "batch.", "partitioner", "message.", "max.in.flight",
+    "delivery.", "sticky.", "acks", "enable.idempotence", "request.required.acks",
+)  # fmt: skip
+
+
+def _admin_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in config.items() if not k.startswith(_FOR_PRODUCERS_ONLY)}
+
+
+class TwoPhaseTransactions:
+    """Slots `spark.<sink>.<partition>.<k>`, prepared and completed by KIP-939.
+
+    Nobody initialises a slot without keepPreparedTxn, so an attempt that Spark has given up on can
+    at worst fence a live one, never end what another has prepared.
+    """
+
+    def __init__(self, sink: str, config: Mapping[str, Any]) -> None:
+        self._sink = sink
+        self._config = config
+
+    def begin(self, partition: int, attempt_number: int) -> TaskTransaction:
+        """Begin in the first slot that is not busy, starting at the task's own attempt number."""
+        for busy in range(SLOTS_PER_PARTITION_MAX):
+            k = (attempt_number + busy) % SLOTS_PER_PARTITION_MAX
+            transactional_id = slot_id(self._sink, partition, k)
+            producer = self._take_over(transactional_id)
+            if not producer.prepared_txn_state.has_transaction:
+                producer.begin_transaction()
+                return PreparedByTask(producer, transactional_id, busy)
+            producer.close()
+        raise DualWriteError(
+            f"all {SLOTS_PER_PARTITION_MAX} slots of partition {partition} of sink {self._sink}"
+            " hold open transactions: run `dualwrite spark recover`"
+        )
+
+    def open_ids(self) -> list[str]:
+        return _open_ids(self._sink, self._config)
+
+    def inspect(self, transactional_id: str) -> Found:
+        return TakenOver(self._take_over(transactional_id), transactional_id)
+
+    def _take_over(self, transactional_id: str) -> TwoPhaseProducer:
+        producer = TwoPhaseProducer(
+            {
+                **self._config,
+                "transactional.id": transactional_id,
+                "transaction.two.phase.commit.enable": True,
+            }
+        )
+        try:
+            producer.init_transactions(keep_prepared_txn=True)
+        except UnsupportedByBroker as error:
+            producer.close()
+            raise UnsupportedByBroker(
+                f"{error}. The sink needs two-phase commit (KIP-939)"
+            ) from error
+        except BaseException:
+            producer.close()
+            raise
+        return producer
+
+
+class PreparedByTask:
+    """A task's transaction in a slot of its own."""
+
+    def __init__(self, producer: TwoPhaseProducer, transactional_id: str, busy: int) -> None:
+        self._producer = producer
+        self._id = transactional_id
+        self.busy = busy
+
+    def send(self, topic: str, rows: Iterable[Row], partition: int) -> int:
+        return self._producer.produce_batch(topic, rows, partition)
+
+    def prepare(self) -> Participant | None:
+        state = self._producer.prepare_transaction()
+        if not state.has_transaction:
+            return None
+        return Participant(self._id, state, self._producer.transaction_version)
+
+    def close(self) -> None:
+        self._producer.close()
+
+
+class TakenOver:
+    """An id whose older owners are fenced from now on; its open transaction is as it was."""
+
+    def __init__(self, producer: TwoPhaseProducer, transactional_id: str) -> None:
+        self._producer = producer
+        self.transactional_id = transactional_id
+        self.ongoing = producer.prepared_txn_state
+
+    def commit(self, state: PreparedTxnState) -> None:
+        self._producer.complete_transaction(state)
+
+    def abort(self) -> None:
+        self._producer.abort_transaction()
+
+    def close(self) -> None:
+        self._producer.close()
