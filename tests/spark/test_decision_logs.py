@@ -1,0 +1,193 @@
+"""Each home of the ledger keeps the same promises."""
+
+import threading
+
+import pytest
+from sqlalchemy import text
+
+from dualwrite.adapters.sql import SqlStore
+from dualwrite.errors import Fenced
+from dualwrite.prepared import PreparedTxnState
+from dualwrite.recipes.spark.ledger import (
+    AlreadyDecided,
+    Decision,
+    Participant,
+    Superseded,
+    closing,
+    deciding,
+    finishing,
+    forgetting,
+    opening,
+)
+from dualwrite.recipes.spark.sql_log import SqlDecisionLog
+
+
+@pytest.fixture
+def sqlite_log(tmp_path):
+    logs = []
+
+    def make():
+        store = SqlStore(f"sqlite:///{tmp_path}/decisions.db", create=True)
+        logs.append(SqlDecisionLog(store, "orders", owns_store=True))
+        return logs[-1]
+
+    yield make
+    for log in logs:
+        log.close()
+
+
+@pytest.fixture
+def postgres_log(postgres_url):
+    logs = []
+    sink = f"s{id(logs)}"
+
+    def make():
+        store = SqlStore(postgres_url, create=True)
+        logs.append(SqlDecisionLog(store, sink, owns_store=True))
+        return logs[-1]
+
+    yield make
+    for log in logs:
+        log.close()
+
+
+@pytest.fixture(params=["sqlite_log", "postgres_log"])
+def make_log(request):
+    """Makes one more handle on the same sink's log, as another process would."""
+    return request.getfixturevalue(request.param)
+
+
+def decision(batch=0, attempt="n1", work="query:q"):
+    participants = (Participant("spark.orders.0.0", PreparedTxnState(7, 3)),)
+    return Decision(work=work, batch=batch, attempt=attempt, participants=participants)
+
+
+def test_what_one_handle_decides_another_reads(make_log):
+    log = make_log()
+    log.update(opening("t", "n1"))
+    log.update(deciding(decision()))
+
+    ledger = make_log().read()
+
+    assert ledger.pending == [decision()]
+    assert ledger.decided_upto == {"query:q": 0}
+
+
+def test_an_attempt_that_was_overtaken_cannot_decide(make_log):
+    old, new = make_log(), make_log()
+    old.update(opening("t", "n1"))
+    new.update(opening("t", "n2"))
+
+    with pytest.raises(Superseded):
+        old.update(deciding(decision()))
+    assert new.read().decisions == {}
+
+
+def test_a_driver_that_was_overtaken_is_refused_for_ever(make_log):
+    old, new = make_log(), make_log()
+    old.update(opening("t1", "n1"))
+    new.update(opening("t2", "n2"))
+
+    for nonce in ("n3", "n4"):
+        with pytest.raises(Superseded, match="newer driver"):
+            old.update(opening("t1", nonce))
+    assert new.read().head.run == 2
+
+
+def test_a_closed_attempt_cannot_decide_and_a_decision_survives_closing(make_log):
+    log = make_log()
+    log.update(opening("t", "n1"))
+    log.update(deciding(decision()))
+    log.update(closing("n1"))
+
+    assert log.read().pending == [decision()]
+    log.update(finishing([decision()]))
+    with pytest.raises(Superseded):
+        log.update(deciding(decision(batch=1)))
+
+
+def test_a_batch_is_decided_once(make_log):
+    log = make_log()
+    log.update(opening("t", "n1"))
+    log.update(deciding(decision()))
+    log.update(deciding(decision()))
+    log.update(finishing([decision()]))
+    log.update(opening("t", "n2"))
+
+    with pytest.raises(AlreadyDecided):
+        log.update(deciding(decision(attempt="n2")))
+
+
+def test_forgetting_takes_only_finished_decisions(make_log):
+    log = make_log()
+    log.update(opening("t", "n1"))
+    log.update(deciding(decision()))
+    log.update(deciding(decision(work="job:j")))
+
+    with pytest.raises(Exception, match="recover first"):
+        log.update(forgetting())
+    log.update(finishing([decision(), decision(work="job:j")]))
+    log.update(forgetting("job:j"))
+
+    assert log.read().decided_upto == {"query:q": 0}
+
+
+def test_of_many_attempts_at_once_exactly_one_decides(make_log):
+    logs = [make_log() for _ in range(4)]
+    logs[0].update(opening("t", "n"))
+    outcomes = []
+
+    def race(log, number):
+        try:
+            log.update(opening("t", f"n{number}"))
+            log.update(deciding(decision(attempt=f"n{number}")))
+            outcomes.append(f"n{number}")
+        except (Superseded, AlreadyDecided):
+            outcomes.append(None)
+
+    threads = [threading.Thread(target=race, args=(log, n)) for n, log in enumerate(logs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(outcomes) == 4
+    assert [o for o in outcomes if o] == [logs[0].read().decisions["query:q"].attempt]
+
+
+@pytest.mark.parametrize("log_name", ["sqlite_log", "postgres_log"])
+def test_data_and_decision_commit_together(log_name, request):
+    make = request.getfixturevalue(log_name)
+    log = make()
+    log.update(opening("t", "n1"))
+    with log.transaction() as tx:
+        tx.connection.execute(text("CREATE TABLE IF NOT EXISTS together (n INTEGER)"))
+        tx.connection.execute(text("DELETE FROM together"))
+
+    make().update(opening("t", "n2"))
+    with pytest.raises(Superseded), log.transaction() as tx:  # noqa: PT012
+        tx.connection.execute(text("INSERT INTO together VALUES (1)"))
+        tx.update(deciding(decision()))
+    with log.transaction() as tx:
+        assert tx.connection.execute(text("SELECT count(*) FROM together")).scalar_one() == 0
+        tx.connection.execute(text("INSERT INTO together VALUES (2)"))
+        tx.update(deciding(decision(attempt="n2")))
+
+    with log.transaction() as tx:
+        assert tx.connection.execute(text("SELECT n FROM together")).scalar_one() == 2
+    assert log.read().decided_upto == {"query:q": 0}
+
+
+def test_a_take_over_between_begin_and_decision_rolls_the_data_back(postgres_log):
+    log = postgres_log()
+    log.update(opening("t", "n1"))
+    with log.transaction() as tx:
+        tx.connection.execute(text("CREATE TABLE IF NOT EXISTS overtaken (n INTEGER)"))
+    with pytest.raises(Fenced), log.transaction() as tx:  # noqa: PT012
+        tx.connection.execute(text("INSERT INTO overtaken VALUES (1)"))
+        postgres_log().update(closing("n1"))
+        tx.update(deciding(decision()))
+
+    assert log.read().decisions == {}
+    with log.transaction() as tx:
+        assert tx.connection.execute(text("SELECT count(*) FROM overtaken")).scalar_one() == 0
