@@ -110,6 +110,8 @@ def encode_value(transaction: Transaction) -> bytes | None:
 
 def decode_key(key: bytes) -> str | None:
     """The id of a record; None for a kind of record that this version doesn't know."""
+    if len(key) < _KEY_HEAD.size:
+        raise WireError("record key is cut short")
     version, size = _KEY_HEAD.unpack_from(key)
     if version != _KEY_VERSION:
         return None
@@ -126,8 +128,13 @@ def decode_record(key: bytes, value: bytes | None) -> Transaction | None:
         return None
     if value is None:
         return tombstone(transactional_id)
-    (version,) = _VERSION.unpack_from(value)
-    fields = decode(_Value, value, version, _VERSION.size)
+    fields = decode(_Value, value, int.from_bytes(value[:2], signed=True), _VERSION.size)
+    if not (
+        0 <= fields.status < TxnState.DEAD
+        and 0 <= fields.last_outcome < len(_OUTCOMES)
+        and 0 <= fields.last_cause < len(_CAUSES)
+    ):
+        raise WireError(f"transaction of {transactional_id} has an unknown state or outcome")
     return Transaction(
         transactional_id=transactional_id,
         state=TxnState(fields.status),
