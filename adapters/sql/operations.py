@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
+from dualwrite.adapters.claims import claim_of
 from dualwrite.adapters.sql.dialect import SqlDialect
 from dualwrite.adapters.sql.tables import StateTables
 from dualwrite.errors import Fenced
@@ -221,16 +222,6 @@ class Operations:
     ) -> None:
         of_this_state = self.tables.outbox.c.prepared_txn_state == str(state)
         connection.execute(self.forget_all_messages(transactional_id).where(of_this_state))
-
-
-def claim_of(row: StoreRow) -> Claim:
-    return Claim(
-        state=row.state,
-        fence=row.fence,
-        seq=row.seq,
-        state_fence=row.state_fence,
-        cluster_id=row.cluster_id,
-    )
 
 
 def _store_row(found: Row[Any]) -> StoreRow:

@@ -13,11 +13,12 @@ from sqlalchemy.schema import CreateTable
 from sqlalchemy.util import await_only
 
 from dualwrite.adapters.awaitable import AwaitableStore, in_greenlet, in_thread
+from dualwrite.adapters.claims import settled_claim
 from dualwrite.adapters.sql.dialect import SqlDialect
 from dualwrite.adapters.sql.failures import translated
 from dualwrite.adapters.sql.links import Link, link_to
 from dualwrite.adapters.sql.mysql import MySql
-from dualwrite.adapters.sql.operations import Operations, claim_of
+from dualwrite.adapters.sql.operations import Operations
 from dualwrite.adapters.sql.postgresql import PostgreSql
 from dualwrite.adapters.sql.sqlite import Sqlite
 from dualwrite.adapters.sql.tables import TABLE, StateTables, state_tables
@@ -25,7 +26,7 @@ from dualwrite.adapters.sql.transaction import SqlTransaction
 from dualwrite.errors import ConfigurationError, Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_ids import check_id
-from dualwrite.store import Claim, Durability, Heuristic, StoreRow, StoreUnavailable
+from dualwrite.store import Claim, Durability, Heuristic, StoreRow
 
 LOCK_TIMEOUT_SECONDS = 5.0
 OWNER_BYTES_MAX = 255
@@ -135,17 +136,12 @@ class SqlStore:
         if owner is not None and len(owner.encode()) > OWNER_BYTES_MAX:
             raise ConfigurationError(f"owner has more than {OWNER_BYTES_MAX} bytes: {owner!r}")
         self._require_durability()
-        try:
-            return self._claim(transactional_id, expect, owner)
-        except StoreUnavailable:
-            # The claim may have been committed although its answer was lost. Its row tells: the
-            # owner names this very instance.
-            if expect is None or owner is None:
-                return self._claim(transactional_id, expect, owner)
-            row = self.row(transactional_id)
-            if row is not None and (row.owner, row.fence) == (owner, expect + 1):
-                return claim_of(row)
-            return self._claim(transactional_id, expect, owner)
+        return settled_claim(
+            lambda: self._claim(transactional_id, expect, owner),
+            lambda: self.row(transactional_id),
+            expect,
+            owner,
+        )
 
     def _claim(self, transactional_id: str, expect: int | None, owner: str | None) -> Claim:
         with self._writing(f"claiming {transactional_id}") as connection:
