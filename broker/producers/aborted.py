@@ -68,15 +68,18 @@ class AbortedTxns:
         first = bisect_left(entries, start, key=_last_offset)
         return entries[first : bisect_left(entries, end, key=_last_offset)]
 
-    def replace(self, start: int, end: int, kept: Iterable[AbortedTxn]) -> None:
-        """Leave only `kept` of those whose markers lie in [start, end).
+    def remove(self, markers: Iterable[int]) -> None:
+        """Forget those whose markers, given by offset, the log cleaner has removed.
 
         An entry must go with its marker: a consumer that finds no marker would go on leaving out
         the producer's records.
         """
-        entries = self._entries
-        first = bisect_left(entries, start, key=_last_offset)
-        entries[first : bisect_left(entries, end, key=_last_offset)] = kept
+        gone = set(markers)
+        self._entries = [entry for entry in self._entries if entry.last_offset not in gone]
+
+    def put_before(self, entries: Iterable[AbortedTxn]) -> None:
+        """Add those of earlier segments."""
+        self._entries[:0] = entries
 
     def drop_before(self, log_start: int) -> None:
         """Forget those whose markers lie below the log's start: all their records are gone."""

@@ -124,13 +124,14 @@ class Cleaner:
             target.finish(self._files)
             span = log.producers.aborted.within(target.base_offset, target.end_offset)
             target.seal(self._files, [a for a in span if a.last_offset not in sieve.gone])
+            gone = tuple(a.last_offset for a in span if a.last_offset in sieve.gone)
             self._files.sync_names()
         except OSError as error:
             if is_out_of_space(error):
                 self._discard(target)
             raise
         removed = tuple((segment.base_offset, segment.generation) for segment in group)
-        self._storage.add([Swap(log.key, target.end_offset, removed, (target.info(),))], now)
+        self._storage.add([Swap(log.key, target.end_offset, removed, (target.info(),), gone)], now)
 
     def _fill(self, target: Segment, group: list[Segment], sieve: "_Sieve") -> Iterator[int]:
         unsynced = 0

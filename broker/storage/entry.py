@@ -22,7 +22,7 @@ PartitionKey: TypeAlias = tuple[bytes, int]
 _CLOCKS = struct.Struct(">qq")
 _ITEM = struct.Struct(">B16siI")
 _OFFSET = struct.Struct(">q")
-_COUNTS = struct.Struct(">qHH")
+_COUNTS = struct.Struct(">qHHI")
 _REMOVED = struct.Struct(">qi")
 _ADDED = struct.Struct(">qiqqqq")
 
@@ -103,6 +103,8 @@ class Swap:
     cleaned_to: int
     removed: tuple[tuple[int, int], ...]
     added: tuple[SegmentInfo, ...]
+    # Offsets of markers of aborted transactions that are no longer there.
+    markers_gone: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
@@ -209,14 +211,16 @@ def _decode(kind: int, key: PartitionKey, content: memoryview) -> Item:
 
 
 def _encode_swap(swap: Swap) -> bytes:
-    parts = [_COUNTS.pack(swap.cleaned_to, len(swap.removed), len(swap.added))]
+    counts = len(swap.removed), len(swap.added), len(swap.markers_gone)
+    parts = [_COUNTS.pack(swap.cleaned_to, *counts)]
     parts += [_REMOVED.pack(*pair) for pair in swap.removed]
     parts += [encode_segment_info(info) for info in swap.added]
+    parts += [_OFFSET.pack(offset) for offset in swap.markers_gone]
     return b"".join(parts)
 
 
 def _decode_swap(key: PartitionKey, content: memoryview) -> Swap:
-    cleaned_to, removed_count, added_count = _COUNTS.unpack_from(content)
+    cleaned_to, removed_count, added_count, gone_count = _COUNTS.unpack_from(content)
     position = _COUNTS.size
     removed = []
     for _ in range(removed_count):
@@ -226,7 +230,8 @@ def _decode_swap(key: PartitionKey, content: memoryview) -> Swap:
     for _ in range(added_count):
         added.append(decode_segment_info(content, position))
         position += SEGMENT_INFO_SIZE
-    return Swap(key, cleaned_to, tuple(removed), tuple(added))
+    gone = struct.unpack_from(f">{gone_count}q", content, position)
+    return Swap(key, cleaned_to, tuple(removed), tuple(added), gone)
 
 
 SEGMENT_INFO_SIZE: Final = _ADDED.size

@@ -22,11 +22,11 @@ class CorruptCheckpoint(StorageError):
 
 
 class CorruptJournal(StorageError):
-    """A durable group of the journal is damaged: a valid later group lies behind it."""
+    """Durable groups of the journal are damaged or cut off, as a crash would never do it."""
 
     def __init__(self, file: str, offset: int) -> None:
         super().__init__(
-            f"journal file {file} is damaged at byte {offset} although later groups are intact; "
+            f"journal file {file} is damaged at byte {offset}, which no crash explains; "
             "restore the file from a copy, or give up what lies behind the damage with: "
             "python -m dualwrite.broker.storage.repair DATA_DIR --cut-journal"
         )

@@ -156,14 +156,15 @@ class Journal:
             # Each attempt has its own epoch: recovery trusts the latest of several.
             self._last_epoch += 1
             epoch, offset = self._last_epoch, 0
-        buffers, chain = self._encode(entries, epoch, size, steady_ms)
         end = offset + size
-        reach = end
+        reach = max(end, slot.written)
         if end > slot.written and size < _AHEAD_BELOW:
             reach = min(
                 end + self._settings.journal_ahead_bytes,
                 max(end, self._settings.journal_file_bytes),
             )
+        buffers, chain = self._encode(entries, epoch, size, steady_ms, reach)
+        if end > slot.written and reach > end:
             buffers.append(bytes(reach - end))
         file = slot.file
         if file is None:
@@ -174,7 +175,7 @@ class Journal:
         except OSError as error:
             # After a failed fsync the kernel may have dropped the pages: trying again proves nothing.
             raise StorageFailed(f"fdatasync of journal {slot.name} failed: {error}") from error
-        slot.written = max(slot.written, reach)
+        slot.written = reach
         slot.epoch = epoch
         if is_new:
             self._slot = slot
@@ -184,10 +185,10 @@ class Journal:
         self.tip = Tip(slot.name, epoch, end, tip.number + 1, position, chain)
 
     def _encode(
-        self, entries: list[EncodedEntry], epoch: int, size: int, steady_ms: int
+        self, entries: list[EncodedEntry], epoch: int, size: int, steady_ms: int, reach: int
     ) -> tuple[list[Buffer], int]:
         header, chain = encode_header(
-            self._seed, self.tip, epoch, steady_ms, size - HEADER_SIZE, len(entries)
+            self._seed, self.tip, epoch, steady_ms, size - HEADER_SIZE, len(entries), reach
         )
         out: list[Buffer] = []
         run: list[Buffer] = [header]

@@ -3,8 +3,11 @@
 A group is what one fdatasync made durable: a header of 56 bytes and one or more entries.
 
     magic u32, header crc u32, epoch u64, number u64, first position u64, steady_ms i64,
-    body size u32, entries u32, previous crc u32, unused u32
+    body size u32, entries u32, previous crc u32, reach u32
     { crc u32, size u32, payload }*
+
+`reach` is how long the file is once the group is durable: a file that is shorter, although another
+group follows, was cut.
 
 Every checksum continues the one before it: an entry's begins with the header's or the previous
 entry's, and a header holds the last one of the group before. So a chain breaks at a flipped bit, at a
@@ -51,6 +54,7 @@ class GroupHeader(NamedTuple):
     body_size: int
     entries: int
     previous_crc: int
+    reach: int
 
 
 def slot_path(slot: str) -> str:
@@ -58,11 +62,11 @@ def slot_path(slot: str) -> str:
 
 
 def encode_header(
-    seed: int, tip: Tip, epoch: int, steady_ms: int, body_size: int, count: int
+    seed: int, tip: Tip, epoch: int, steady_ms: int, body_size: int, count: int, reach: int
 ) -> tuple[bytes, int]:
     """The header of the group that follows `tip`, and its checksum."""
     covered = _COVERED.pack(
-        epoch, tip.number + 1, tip.position + 1, steady_ms, body_size, count, tip.chain, 0
+        epoch, tip.number + 1, tip.position + 1, steady_ms, body_size, count, tip.chain, reach
     )
     crc = crc32c(covered, seed)
     return ENTRY_HEADER.pack(MAGIC, crc) + covered, crc
@@ -72,14 +76,14 @@ def parse_header(seed: int, data: Buffer, offset: int) -> GroupHeader | None:
     """The group header at `offset`, or None if there is none that is intact."""
     if offset + HEADER_SIZE > len(data):
         return None
-    magic, crc, epoch, number, position, steady, size, count, previous, _ = _HEADER.unpack_from(
+    magic, crc, epoch, number, position, steady, size, count, previous, reach = _HEADER.unpack_from(
         data, offset
     )
     if magic != MAGIC:
         return None
     if crc32c(memoryview(data)[offset + 8 : offset + HEADER_SIZE], seed) != crc:
         return None
-    return GroupHeader(crc, epoch, number, position, steady, size, count, previous)
+    return GroupHeader(crc, epoch, number, position, steady, size, count, previous, reach)
 
 
 def entry_crc(payload_size: bytes, parts: list[Buffer], chain: int) -> int:

@@ -5,7 +5,8 @@ Where the chain breaks, three things are possible:
 1. It goes on in another slot: a file was full, or the disk was, or an earlier recovery stopped at this
    very place. The first group there names the checksum at which the chain stands.
 2. A valid group with later entries exists, but the chain does not lead to it. Since no group is
-   written before the last one is durable, a durable group was damaged: `CorruptJournal`.
+   written before the last one is durable, a durable group was damaged: `CorruptJournal`. The same if
+   a group names a length that the file no longer has, and another group follows it.
 3. Otherwise the last group was torn by the crash. Its intact entries are kept, the rest was never
    acknowledged and is dropped.
 """
@@ -44,6 +45,7 @@ class JournalReader:
         self.steady_ms = 0
         self.slots = _list_slots(disk, self._seed)
         self._current = b""
+        self._reach = 0
         self._broken_at: tuple[str, int] | None = None
         self._replayed: set[str] = set()
 
@@ -72,6 +74,7 @@ class JournalReader:
 
     def _load(self, slot: str) -> None:
         self._current = b""
+        self._reach = 0
         if slot in self.slots:
             file = self._disk.open(slot_path(slot))
             self._current = file.pread(file.size(), 0)
@@ -84,6 +87,9 @@ class JournalReader:
             if header is None or not _follows(header, tip) or header.epoch != tip.epoch:
                 self._broken_at = (tip.slot, tip.offset)
                 return
+            if tip.offset and self._reach > len(self._current):
+                raise CorruptJournal(slot_path(tip.slot), len(self._current))
+            self._reach = header.reach
             entries, chain, end = self._intact_entries(header)
             if len(entries) < header.entries:
                 self._broken_at = (tip.slot, end)

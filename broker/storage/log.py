@@ -1,7 +1,5 @@
 """One partition's log: segments, the producers' states, and how far readers may go."""
 
-from collections.abc import Sequence
-
 from dualwrite.broker.clock import Now
 from dualwrite.broker.producers import AbortedTxn, ProducerStates
 from dualwrite.broker.storage.disk import Buffer
@@ -189,9 +187,7 @@ class Log:
         self.producers.aborted.drop_before(self.log_start)
         return removed
 
-    def swap(
-        self, swap: Swap, added: Sequence[Segment], aborted: Sequence[AbortedTxn]
-    ) -> list[Segment]:
+    def swap(self, swap: Swap) -> list[Segment]:
         """Put compacted segments in the place of others; gives those that were replaced."""
         replaced = set(swap.removed)
         places = [
@@ -199,10 +195,13 @@ class Log:
             for number, segment in enumerate(self.segments)
             if (segment.base_offset, segment.generation) in replaced
         ]
-        first, last = places[0], places[-1]
-        removed = self.segments[first : last + 1]
-        self.producers.aborted.replace(removed[0].base_offset, removed[-1].end_offset, aborted)
-        self.segments[first : last + 1] = added
+        first, stop = places[0], places[-1] + 1
+        removed = self.segments[first:stop]
+        self.segments[first:stop] = [
+            Segment.restore(self.directory, info, None, self._interval) for info in swap.added
+        ]
+        if swap.markers_gone:
+            self.producers.aborted.remove(swap.markers_gone)
         self.cleaned_to = max(self.cleaned_to, swap.cleaned_to)
         return removed
 

@@ -112,7 +112,7 @@ def _restore_aborted(log: Log, files: FileCache, count: int) -> None:
         except DamagedSegment as error:
             log.take_offline(str(error))
             return
-    log.producers.aborted.replace(0, log.active.base_offset, aborted)
+    log.producers.aborted.put_before(aborted)
 
 
 def scan_aborted(segments: Iterable[Segment], files: FileCache) -> AbortedTxns:

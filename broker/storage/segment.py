@@ -302,7 +302,12 @@ class Segment:
             if start < len(data) or last + 1 == len(index):
                 break
             first = last + 1  # a gap that the cleaner left
-        stop = _walk_end(data, start, max_bytes, upper, is_first=not out)
+        # Whole stretches that fit need no look at their batches.
+        origin = index.positions[first]
+        skip = bisect_right(index.positions, origin + start + max_bytes) - 1
+        skip = min(skip, bisect_left(index.offsets, upper) - 1)
+        sure = max(start, index.positions[skip] - origin) if skip > first else start
+        stop = _walk_end(data, start, sure, max_bytes, upper, is_first=not out)
         if stop > start:
             out.append(data[start:stop])
         return stop - start, index.positions[first] + stop == index.end
@@ -334,9 +339,14 @@ def _position_of(data: memoryview, offset: int) -> int:
     return position
 
 
-def _walk_end(data: memoryview, start: int, max_bytes: int, upper: int, *, is_first: bool) -> int:
-    """The end of the batches from `start` that lie below `upper` and within `max_bytes`."""
-    position = start
+def _walk_end(
+    data: memoryview, start: int, sure: int, max_bytes: int, upper: int, *, is_first: bool
+) -> int:
+    """The end of the batches from `start` that lie below `upper` and within `max_bytes`.
+
+    All before `sure` are known to do so.
+    """
+    position = sure
     end = len(data)
     while position < end:
         base, length, _ = _WALK.unpack_from(data, position)

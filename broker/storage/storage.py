@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from dualwrite.broker.clock import Now
-from dualwrite.broker.producers import AbortedTxn, encode_snapshot
+from dualwrite.broker.producers import encode_snapshot
 from dualwrite.broker.storage import checkpoint as checkpoints
 from dualwrite.broker.storage.compaction import Cleaner
 from dualwrite.broker.storage.disk import Disk, is_out_of_space
@@ -253,7 +253,7 @@ class Storage:
             case Roll(key, base_offset):
                 self.logs[key].roll(base_offset)
             case Swap(key):
-                self._swap(self.logs[key], item)
+                self._retire(self.logs[key].swap(item))
 
     def replay(self, position: int, now: Now, items: Iterator[Item]) -> Iterator[bytes]:
         """Apply an entry that the journal holds; yields the payloads of its `Meta` items."""
@@ -297,18 +297,6 @@ class Storage:
         """Remove the files when a checkpoint no longer names them."""
         for segment in segments:
             self._retired += (segment.path, segment.index_path, segment.aborted_path)
-
-    def _swap(self, log: Log, swap: Swap) -> None:
-        """Take in segments that the cleaner has made durable."""
-        interval = self._settings.index_interval_bytes
-        added = [Segment.restore(log.directory, info, None, interval) for info in swap.added]
-        aborted: list[AbortedTxn] = []
-        for segment in added:
-            try:
-                aborted += segment.load_aborted(self._files)
-            except ValueError as error:
-                log.take_offline(str(error))
-        self._retire(log.swap(swap, added, aborted))
 
     # Segments
 

@@ -16,7 +16,14 @@ from dualwrite.broker.storage import (
     Storage,
     StorageSettings,
 )
-from dualwrite.wire.records import BatchHeader, EndMarker, build_batch, control_batch
+from dualwrite.wire.records import (
+    BatchHeader,
+    EndMarker,
+    batches,
+    build_batch,
+    control_batch,
+    records,
+)
 
 START_MS = 1_700_000_000_000
 
@@ -83,6 +90,34 @@ def content_of(log):
     return out
 
 
+def committed_of(log, fetch_bytes=400):
+    """What a read_committed consumer gets, by the rules of KIP-98: (offset, key, value)."""
+    out = []
+    offset = log.log_start
+    upper = log.last_stable
+    while offset < upper:
+        data = b"".join(log.read(offset, fetch_bytes, upper))
+        if not data:
+            break
+        waiting = sorted((txn.first_offset, txn.producer_id) for txn in log.aborted(offset, upper))
+        hidden = set()
+        for position, header in batches(data):
+            batch = data[position : position + header.length]
+            while waiting and waiting[0][0] <= header.last_offset:
+                hidden.add(waiting.pop(0)[1])
+            marker = EndMarker.parse(batch) if header.is_control else None
+            if marker is not None and not marker.commit:
+                hidden.discard(header.producer_id)
+            is_hidden = header.is_transactional and header.producer_id in hidden
+            if not header.is_control and not is_hidden:
+                for record in records(batch):
+                    found = header.base_offset + record.offset_delta
+                    if found >= offset:
+                        out.append((found, record.key, record.value))
+            offset = header.last_offset + 1
+    return out
+
+
 def state_of(storage, listener):
     """Everything that must come back after a crash, as a digest per log."""
     logs = {}
@@ -92,9 +127,15 @@ def state_of(storage, listener):
             digest.update(batch)
         # The order of the dictionary is no part of the state.
         log.producers.producers = dict(sorted(log.producers.producers.items()))
-        digest.update(encode_snapshot(log.producers))
-        names = [(s.base_offset, s.generation, s.end_offset) for s in log.segments]
-        logs[key] = (log.log_start, log.end, log.cleaned_to, names, digest.hexdigest())
+        logs[key] = {
+            "start": log.log_start,
+            "end": log.end,
+            "cleaned_to": log.cleaned_to,
+            "segments": [(s.base_offset, s.generation, s.end_offset) for s in log.segments],
+            "content": digest.hexdigest(),
+            "producers": encode_snapshot(log.producers, aborted_from=log.end),
+            "aborted": list(log.producers.aborted),
+        }
     return logs, list(listener.metas)
 
 

@@ -1,0 +1,164 @@
+"""Flipped bits and cut files: detected or harmless, and never a wrong byte served."""
+
+from copy import deepcopy
+from random import Random
+
+import pytest
+
+from dualwrite.broker.clock import Now
+from dualwrite.broker.storage import (
+    CorruptCheckpoint,
+    CorruptJournal,
+    LogOffline,
+    MemoryDisk,
+    Meta,
+    Storage,
+    StorageSettings,
+)
+from tests.storage.workload import SMALL, Listener, Workload, committed_of, say, state_of
+
+
+class Recording:
+    """A data directory after a random life, with the states it went through."""
+
+    def __init__(self, seed, *, ends_with_checkpoint):
+        self.disk = MemoryDisk(seed=seed)
+        work = Workload(self.disk, seed)
+        for _ in range(150):
+            work.step()
+        work.flush()
+        if ends_with_checkpoint:
+            work.storage.checkpoint(work.listener.snapshot())
+        else:
+            for _ in range(4):
+                work.add(work.appends())
+            self.before_last = work.storage.durable
+            work.flush()
+        self.position = work.storage.position
+        self.checkpointed = work.storage._checkpointed_position
+        if ends_with_checkpoint:
+            self.before_last = self.position
+        self.states = work.states
+        self.committed = {key: committed_of(log) for key, log in work.storage.logs.items()}
+        self.disk.kill()
+        self.files = sorted(self._files(""))
+
+    def _files(self, directory):
+        for name in self.disk.listdir(directory):
+            path = f"{directory}/{name}" if directory else name
+            try:
+                yield from self._files(path)
+            except FileNotFoundError:
+                yield path
+
+    def copy(self):
+        return deepcopy(self.disk)
+
+
+def verdict(recording, disk, path, *, is_cut_journal=False):
+    """What opening and reading everything comes to; raises if a wrong byte is served."""
+    listener = Listener()
+    try:
+        storage = Storage.open(disk, SMALL, listener)
+    except (CorruptJournal, CorruptCheckpoint) as error:
+        return "refused" if path in str(error) else f"refused without a name: {error}"
+    # A flip in the last group can't be told from a torn write.
+    earliest = recording.checkpointed if is_cut_journal else recording.before_last
+    assert earliest <= storage.position <= recording.position
+    known, metas = recording.states[storage.position]
+    assert set(storage.logs) == set(known)
+    assert listener.metas == metas
+    offline = set()
+    for key, log in list(storage.logs.items()):
+        alone = Storage.__new__(Storage)
+        alone.logs = {key: log}
+        try:
+            found, _ = state_of(alone, listener)
+        except LogOffline:
+            assert log.directory in path, "another log must not suffer"
+            assert path.rpartition(".")[0] in log.offline
+            assert "byte" in log.offline or "missing" in log.offline
+            offline.add(key)
+            continue
+        if path.endswith(".txnindex"):
+            # Made anew from what is left of the log: other numbers, the same for readers.
+            assert committed_of(log) == recording.committed[key]
+            found[key]["aborted"] = known[key]["aborted"]
+        assert found[key] == known[key]
+    if offline:
+        return "offline"
+    return "harmless" if storage.position == recording.position else "cut"
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["journal", "checkpoint"])
+def recording(request):
+    return Recording(7, ends_with_checkpoint=request.param)
+
+
+def weighted_file(recording, disk, chance):
+    """Files of logs and of the rest alike: the journal would else get nearly all."""
+    group = chance.choice(["journal", "logs", "logs", "checkpoint"])
+    paths = [p for p in recording.files if p.startswith(group) and disk.contents(p)]
+    return chance.choice(paths)
+
+
+def test_a_flipped_bit_is_never_served(recording, request):
+    verdicts = {}
+    for seed in range(10_000 if request.config.getoption("--long") else 200):
+        chance = Random(seed)
+        disk = recording.copy()
+        path = weighted_file(recording, disk, chance)
+        data = disk.contents(path)
+        bit = chance.randrange(len(data) * 8)
+        data[bit // 8] ^= 1 << bit % 8
+        say(seed=seed, path=path, bit=bit)
+        found = verdict(recording, disk, path)
+        verdicts[found] = verdicts.get(found, 0) + 1
+    say(**verdicts)
+    assert set(verdicts) in (
+        {"harmless", "offline", "refused"},
+        {"harmless", "offline", "refused", "cut"},
+    )
+
+
+def test_a_cut_file_is_never_served(recording, request):
+    verdicts = {}
+    for seed in range(2_000 if request.config.getoption("--long") else 50):
+        chance = Random(seed)
+        disk = recording.copy()
+        path = weighted_file(recording, disk, chance)
+        size = chance.randrange(len(disk.contents(path)))
+        del disk.contents(path)[size:]
+        say(seed=seed, path=path, size=size)
+        # The groups here reach beyond what is zeroed ahead, so that a cut may look like a crash.
+        found = verdict(recording, disk, path, is_cut_journal=path.startswith("journal"))
+        verdicts[found] = verdicts.get(found, 0) + 1
+    say(**verdicts)
+    assert {"offline", "refused"} <= set(verdicts) <= {"harmless", "offline", "refused", "cut"}
+
+
+def test_a_missing_segment_takes_only_its_log_offline(recording):
+    for path in recording.files:
+        if not path.endswith(".log") or not recording.disk.contents(path):
+            continue
+        disk = recording.copy()
+        disk.unlink(path)
+        say(path=path)
+        assert verdict(recording, disk, path) in {"offline", "harmless"}
+
+
+def test_a_journal_that_was_cut_is_refused():
+    """Groups of the usual size lie inside of what was zeroed ahead of them."""
+    disk = MemoryDisk()
+    storage = Storage.open(disk, StorageSettings(reserve_bytes=0), Listener())
+    ends = []
+    for number in range(50):
+        storage.add([Meta(b"%d" % number)], Now(0, 0))
+        storage.flush()
+        ends.append(storage._journal.tip.offset)
+    disk.kill()
+    for size in (ends[2], ends[25] + 3, ends[48]):
+        cut = deepcopy(disk)
+        del cut.contents("journal/0001.wal")[size:]
+        with pytest.raises(CorruptJournal, match=rf"0001\.wal is damaged at byte {size}"):
+            Storage.open(cut, StorageSettings(reserve_bytes=0), Listener())
