@@ -1,7 +1,7 @@
 """One request being served, and the port through which its answer leaves."""
 
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.clock import Now
@@ -9,21 +9,31 @@ from dualwrite.broker.clock import Now
 RequestT = TypeVar("RequestT")
 
 # A handler returns this where the protocol has no answer (Produce with acks=0).
-NO_REPLY: Any = object()
+NO_REPLY: Final[Any] = object()
+# And this where only a closed connection tells the client that something is wrong.
+HANG_UP: Final[Any] = object()
 
 
 class Rights(Protocol):
     """Who may do what; the authorizer, or everyone where none is configured."""
 
     def allows(
-        self, principal: str, host: str, operation: Operation, resource: ResourceType, name: str
+        self,
+        principal: str,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
     ) -> bool: ...
 
     def allows_any_topic(self, principal: str, host: str, operation: Operation) -> bool: ...
 
 
 class Connection(Protocol):
-    """Where a call came from. `deliver` is called once per call, in the order of the calls."""
+    """Where a call came from. `deliver` is called once per call, in the order of the calls.
+
+    It must not raise: one dead connection must not cost the others their answers.
+    """
 
     principal: str
     host: str
@@ -59,12 +69,21 @@ class Call(Generic[RequestT]):
             self.connection.principal, self.connection.host, operation, resource, name
         )
 
+    def operations(self, resource: ResourceType, name: str, among: tuple[Operation, ...]) -> int:
+        """The bit field of what the sender may do (KIP-430)."""
+        return sum(1 << operation for operation in among if self.may(operation, resource, name))
+
 
 class Everyone:
     """The rights where no authorizer is configured."""
 
     def allows(
-        self, principal: str, host: str, operation: Operation, resource: ResourceType, name: str
+        self,
+        principal: str,
+        host: str,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str,
     ) -> bool:
         return True
 

@@ -115,6 +115,7 @@ SETTINGS: dict[str, Setting] = {
             None,
             "Check ACLs; default: true if and only if a listener authenticates.",
         ),
+        Setting("max.connections", "int", 10_000, "Of all listeners.", check=_positive),
         Setting("max.connections.per.ip", "int", 100, "Not counted on loopback.", check=_positive),
         Setting("max.transactional.ids.per.principal", "int", 2**31 - 1, "Limit.", check=_positive),
         Setting(

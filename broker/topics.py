@@ -47,6 +47,7 @@ class Topics:
         self._settings = settings
         self._by_name: dict[str, Topic] = {}
         self._by_id: dict[bytes, Topic] = {}
+        self._folded: dict[str, str] = {}
 
     def __iter__(self) -> Iterator[Topic]:
         return iter(self._by_name.values())
@@ -62,11 +63,8 @@ class Topics:
 
     def collision(self, name: str) -> str | None:
         """A topic that differs only in '.' and '_'; Kafka refuses it, metrics mix them up."""
-        folded = name.replace(".", "_")
-        for other in self._by_name:
-            if other != name and other.replace(".", "_") == folded:
-                return other
-        return None
+        other = self._folded.get(_fold(name))
+        return None if other == name else other
 
     def config(self, topic: Topic, key: str) -> Any:
         """The value in force: the topic's own, else the broker's."""
@@ -74,8 +72,8 @@ class Topics:
             return topic.configs[key]
         return self._settings[TOPIC_SETTINGS[key].name]
 
-    def replay(self, record: MetaRecord) -> None:
-        """Apply one meta record."""
+    def replay(self, record: MetaRecord) -> Topic:
+        """Apply one meta record; gives the topic that it is about."""
         match record["kind"]:
             case "topic_created":
                 topic = Topic(
@@ -86,21 +84,28 @@ class Topics:
                 )
                 self._by_name[topic.name] = topic
                 self._by_id[topic.id] = topic
+                self._folded[_fold(topic.name)] = topic.name
             case "topic_deleted":
                 topic = self._by_id.pop(bytes.fromhex(record["id"]))
                 del self._by_name[topic.name]
+                del self._folded[_fold(topic.name)]
             case "partitions_created":
-                self._by_name[record["name"]].partitions = record["partitions"]
+                topic = self._by_name[record["name"]]
+                topic.partitions = record["partitions"]
             case "topic_configured":
-                configs = self._by_name[record["name"]].configs
-                configs.clear()
-                configs.update(parse_configs(record["configs"]))
+                topic = self._by_name[record["name"]]
+                topic.configs = parse_configs(record["configs"])
             case kind:
                 raise ValueError(f"not a topic record: {kind}")
+        return topic
 
     def snapshot(self) -> list[MetaRecord]:
         """Records that rebuild this state."""
         return [created(topic) for topic in self]
+
+
+def _fold(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def created(topic: Topic) -> MetaRecord:

@@ -20,6 +20,7 @@ Buffers = bytes | memoryview | list[bytes | memoryview]
 
 NO_UUID = bytes(16)
 NO_TAG = -1
+NO_API = -1
 NO_VERSION = 1 << 15  # above every version: an int16 can't reach it
 
 
@@ -89,6 +90,7 @@ class MessageSchema(NamedTuple):
     api_key: int
     versions: Versions
     flexible: Versions
+    is_request: bool
 
 
 def _spec(
@@ -214,17 +216,25 @@ def struct(cls: type[T]) -> type[T]:
 @dataclass_transform()
 def request(api_key: int, versions: str, *, flexible: str = "") -> Callable[[type[T]], type[T]]:
     """A request with its API key, its versions and the versions with tagged fields."""
-    return _message(api_key, versions, flexible)
+    return _message(api_key, versions, flexible, is_request=True)
 
 
 @dataclass_transform()
 def response(api_key: int, versions: str, *, flexible: str = "") -> Callable[[type[T]], type[T]]:
     """A response, described like its request."""
-    return _message(api_key, versions, flexible)
+    return _message(api_key, versions, flexible, is_request=False)
 
 
-def _message(api_key: int, versions: str, flexible: str) -> Callable[[type[T]], type[T]]:
-    schema = MessageSchema(api_key, Versions.parse(versions), Versions.parse(flexible))
+@dataclass_transform()
+def stored(versions: str, *, flexible: str = "") -> Callable[[type[T]], type[T]]:
+    """A structure that Kafka keeps in an internal topic instead of sending it."""
+    return _message(NO_API, versions, flexible, is_request=False)
+
+
+def _message(
+    api_key: int, versions: str, flexible: str, *, is_request: bool
+) -> Callable[[type[T]], type[T]]:
+    schema = MessageSchema(api_key, Versions.parse(versions), Versions.parse(flexible), is_request)
 
     def decorate(cls: type[T]) -> type[T]:
         finished = _finish(cls)

@@ -1,0 +1,193 @@
+"""The broker as a running thing: a node, its server and an event loop."""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import uvloop
+
+from dualwrite.broker.listeners import Listener, parse_listeners
+from dualwrite.broker.node import Node
+from dualwrite.broker.running_clock import RunningClock
+from dualwrite.broker.server import Server
+from dualwrite.broker.settings import Settings
+from dualwrite.broker.storage.disk import Disk, RealDisk
+from dualwrite.broker.storage.errors import StorageFailed
+
+log = logging.getLogger("dualwrite.broker")
+
+STOP_SECONDS: Final = 10.0
+
+
+async def serve(
+    disk: Disk,
+    settings: Settings,
+    on_ready: Callable[[list[Listener], Node], None],
+    stopped: asyncio.Event,
+) -> None:
+    """Run a broker on the current loop until `stopped`; raises `StorageFailed` if the disk fails."""
+    listeners = parse_listeners(settings)
+    is_private = all(spec.is_loopback and not spec.authenticates for spec in listeners)
+    node = Node.open(disk, settings, time.time_ns() // 1_000_000, two_phase_by_default=is_private)
+    server = Server(node, listeners, RunningClock(node.storage.steady_ms))
+    await server.start()
+    on_ready(listeners, node)
+    stopping = asyncio.ensure_future(stopped.wait())
+    ends: list[asyncio.Future[Any]] = [stopping, server.failed]
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        await server.stop()
+    if server.failed.done():
+        server.failed.result()
+    server.failed.cancel()
+    node.close()
+
+
+def run_in_foreground(data_dir: str, settings: Settings, announce: Callable[[str], None]) -> None:
+    """Run until SIGTERM or SIGINT; `announce` gets the line that says where it listens."""
+    if os.geteuid() == 0:
+        log.warning("running as root; a user of its own is safer")
+    disk = RealDisk(data_dir)
+
+    def ready(listeners: list[Listener], node: Node) -> None:
+        for spec in listeners:
+            host = f"[{spec.host}]" if ":" in spec.host else spec.host
+            announce(f"listening on {host}:{spec.port}")
+
+    async def main() -> None:
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopped.set)
+        await serve(disk, settings, ready, stopped)
+
+    uvloop.run(main())
+
+
+class Broker:
+    """A broker in this process, on a thread of its own.
+
+        with Broker() as broker:
+            Producer({"bootstrap.servers": broker.bootstrap_servers})
+
+    Without `data_dir` the data lives in a temporary directory and dies with the broker. Settings have
+    Kafka's names with underscores for dots, or come as a dict in `settings`.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        settings: dict[str, Any] | None = None,
+        **more: Any,
+    ) -> None:
+        values: dict[str, Any] = {"listeners": f"PLAINTEXT://{host}:{port}"}
+        values |= settings or {}
+        values |= more
+        self._settings = Settings.of(values)
+        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._temporary: str | None = None
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped: asyncio.Event | None = None
+        self._is_ready = threading.Event()
+        self._failure: BaseException | None = None
+        self.listeners: list[Listener] = []
+        self.node: Node | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients connect to."""
+        host, port = self.listeners[0].endpoint
+        return f"{host}:{port}"
+
+    @property
+    def port(self) -> int:
+        """The port of the first listener."""
+        return self.listeners[0].port
+
+    @property
+    def data_dir(self) -> Path:
+        """Where the data is."""
+        return Path(self._temporary or self._data_dir or "")
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What stopped the broker, if it was not `stop`."""
+        return self._failure
+
+    def start(self) -> "Broker":
+        """Start and wait until clients are served."""
+        if self._data_dir is None:
+            self._temporary = tempfile.mkdtemp(prefix="dualwrite-broker-")
+        self._is_ready.clear()
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, name="dualwrite-broker", daemon=True)
+        self._thread.start()
+        self._is_ready.wait()
+        if self._failure is not None:
+            self._thread.join()
+            self._remove_temporary()
+            raise self._failure
+        return self
+
+    def stop(self) -> None:
+        """Stop cleanly; what was acknowledged is on disk anyway."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        if thread.is_alive() and self._loop is not None and self._stopped is not None:
+            try:
+                self._loop.call_soon_threadsafe(self._stopped.set)
+            except RuntimeError:
+                log.debug("the broker has stopped already")
+        thread.join(STOP_SECONDS)
+        self._remove_temporary()
+
+    def __enter__(self) -> "Broker":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        try:
+            uvloop.run(self._main())
+        except StorageFailed as error:
+            self._failure = error
+        except BaseException as error:  # noqa: BLE001  told to whoever waits in `start`
+            self._failure = error
+        finally:
+            self._is_ready.set()
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        disk = RealDisk(self.data_dir)
+        try:
+            await serve(disk, self._settings, self._ready, self._stopped)
+        except BaseException:
+            disk.close()
+            raise
+
+    def _ready(self, listeners: list[Listener], node: Node) -> None:
+        self.listeners = listeners
+        self.node = node
+        self._is_ready.set()
+
+    def _remove_temporary(self) -> None:
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None

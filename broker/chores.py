@@ -1,0 +1,35 @@
+"""Work that comes back: each chore runs when its interval has passed, in running time."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dualwrite.broker.clock import Now
+
+
+@dataclass(slots=True)
+class Chore:
+    """`run(now)` every `interval_ms`; True means that there is more to do at once."""
+
+    interval_ms: int
+    run: Callable[[Now], bool]
+    due_ms: int
+
+
+class Chores:
+    """All chores of a node."""
+
+    def __init__(self) -> None:
+        self._chores: list[Chore] = []
+
+    def add(self, interval_ms: int, run: Callable[[Now], bool], now: Now) -> None:
+        self._chores.append(Chore(interval_ms, run, now.steady_ms + interval_ms))
+
+    def run_due(self, now: Now) -> None:
+        for chore in self._chores:
+            if chore.due_ms <= now.steady_ms:
+                has_more = chore.run(now)
+                # Others get a turn in between, however much there is to do.
+                chore.due_ms = now.steady_ms + (1 if has_more else chore.interval_ms)
+
+    def next_ms(self) -> int:
+        return min(chore.due_ms for chore in self._chores)

@@ -1,0 +1,258 @@
+"""One client's connection: bytes to calls, responses to bytes, and how much of either is held.
+
+Requests are handled in the order in which they came. While one of them waits (a long poll, a join),
+those behind it wait too, as in Kafka; a few are kept, then the socket is no longer read. A peer that
+does not read its answers is not read either. So whoever sends too much waits in its own kernel.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from dualwrite.broker.call import HANG_UP, NO_REPLY, Call
+from dualwrite.broker.clock import Now
+from dualwrite.broker.listeners import Listener
+from dualwrite.wire.api_keys import ApiKey
+from dualwrite.wire.codec import decode
+from dualwrite.wire.frame import (
+    FRAME_BYTES_BEFORE_AUTHENTICATION,
+    FrameReader,
+    decode_request_header,
+    encode_response_parts,
+)
+from dualwrite.wire.message import WireError
+
+if TYPE_CHECKING:
+    from dualwrite.broker.server import Server
+
+log = logging.getLogger("dualwrite.broker")
+
+QUEUED_FRAMES_MAX: Final = 8
+UNANSWERED_MAX: Final = 64
+WRITE_BUFFER_BYTES: Final = 1 << 20
+JOIN_BELOW: Final = 16 << 10
+ANONYMOUS: Final = "User:ANONYMOUS"
+
+
+class ClientConnection(asyncio.Protocol):
+    """The server's side of one connection."""
+
+    __slots__ = (
+        "_frames",
+        "_is_closed",
+        "_is_full",
+        "_is_reading",
+        "_later",
+        "_reader",
+        "_server",
+        "_transport",
+        "_unanswered",
+        "authenticated",
+        "held",
+        "host",
+        "incomplete_since_ms",
+        "last_active_ms",
+        "listener",
+        "peer",
+        "principal",
+        "spec",
+    )
+
+    def __init__(self, server: "Server", spec: Listener) -> None:
+        self._server = server
+        self.spec = spec
+        self.listener = spec.name
+        self.principal = ANONYMOUS
+        self.host = ""
+        self.peer = ""
+        self.authenticated = not spec.authenticates
+        self._reader = FrameReader(FRAME_BYTES_BEFORE_AUTHENTICATION)
+        self._frames: deque[bytes] = deque()
+        self._later: Call[Any] | None = None  # handled, and to be answered later
+        self._unanswered = 0
+        self._is_full = False  # the peer does not read
+        self._is_reading = True
+        self._is_closed = False
+        self.held = 0  # bytes that arrived and are not handled yet
+        self.last_active_ms = 0
+        self.incomplete_since_ms: int | None = None
+
+    # asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        peer = transport.get_extra_info("peername") or ("unknown", 0)
+        self.host = str(peer[0])
+        self.peer = f"{peer[0]}:{peer[1]}"
+        self.last_active_ms = self._server.clock.now().steady_ms
+        if self.authenticated:
+            self.admit()
+        refusal = self._server.opened(self)
+        if refusal:
+            self.close(refusal)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_closed = True
+        self._frames.clear()
+        self._server.hold(self, -self.held)
+        self._server.lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_closed:
+            return
+        now = self._server.clock.now()
+        self.last_active_ms = now.steady_ms
+        try:
+            frames = self._reader.feed(data)
+        except WireError as error:
+            self.close(str(error))
+            return
+        self._server.hold(self, len(data))
+        if frames:
+            self._frames.extend(frames)
+            self.incomplete_since_ms = None
+            self.serve(now)
+        elif self.incomplete_since_ms is None:
+            self.incomplete_since_ms = now.steady_ms
+        self._regulate()
+
+    def pause_writing(self) -> None:
+        self._is_full = True
+        self._regulate()
+
+    def resume_writing(self) -> None:
+        self._is_full = False
+        self._server.resume(self)
+
+    # The server's side
+
+    def admit(self) -> None:
+        """Let the peer send frames of full size: it is who it says, or nobody asks."""
+        self.authenticated = True
+        self._reader.max_bytes = self._server.frame_bytes_max
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of this connection is under way."""
+        return not (self._unanswered or self._frames)
+
+    @property
+    def has_incomplete_frame(self) -> bool:
+        return self.incomplete_since_ms is not None
+
+    def serve(self, now: Now) -> None:
+        """Handle what has come, as far as its turn has come."""
+        frames = self._frames
+        while (
+            frames
+            and self._later is None
+            and not self._is_full
+            and not self._is_closed
+            and self._unanswered < UNANSWERED_MAX
+        ):
+            frame = frames.popleft()
+            self._server.hold(self, -len(frame) - 4)
+            try:
+                self._handle(frame, now)
+            except WireError as error:
+                self.close(str(error))
+        if not frames and self.incomplete_since_ms is None and self.held:
+            # What is left is the beginning of the next frame.
+            self.incomplete_since_ms = now.steady_ms
+        self._server.turn_soon()
+
+    def regulate(self) -> None:
+        """Read on, or not, after something outside of this connection has changed."""
+        self._regulate()
+
+    def close(self, reason: str | None = None) -> None:
+        """Drop the connection; a reason is for the log, in one line."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if reason is not None:
+            log.warning("closing connection from %s: %r", self.peer, reason)
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Drop the connection with whatever is still to be sent."""
+        self._is_closed = True
+        self._transport.abort()
+
+    @property
+    def socket(self) -> Any:
+        return self._transport.get_extra_info("socket")
+
+    def deliver(self, call: Call[Any], response: Any) -> None:
+        """Send a response whose time has come; never raises."""
+        self._unanswered -= 1
+        if call is self._later:
+            self._later = None
+        if self._is_closed:
+            return
+        if response is HANG_UP:
+            self._is_closed = True
+            self._transport.close()
+            return
+        if response is not NO_REPLY:
+            self._write(call, response)
+        if self._frames:
+            self._server.resume(self)
+
+    def _write(self, call: Call[Any], response: Any) -> None:
+        try:
+            parts = encode_response_parts(response, call.version, call.correlation_id)
+            if len(parts) <= 2 or sum(map(len, parts)) < JOIN_BELOW:
+                self._transport.write(b"".join(parts))
+            else:
+                self._transport.writelines(parts)
+        except WireError:
+            log.exception("no answer to %s v%d", ApiKey(call.key).name, call.version)
+            self.close("the answer could not be encoded")
+        except (OSError, RuntimeError) as error:
+            # uvloop raises on a transport that is closing; the others still get their answers.
+            self.close(f"write failed: {error}")
+
+    def _handle(self, frame: bytes, now: Now) -> None:
+        header, offset = decode_request_header(frame)
+        api = self._server.apis.get(header.api_key)
+        version = header.api_version
+        if api is None or not api.first <= version <= api.last:
+            if header.api_key != ApiKey.API_VERSIONS:
+                raise WireError(f"API {header.api_key} version {version} is not served")
+            # KIP-511: the body of an unknown version must not be read; the answer is one of v0.
+            version, request = 0, None
+        else:
+            request = decode(api.request, frame, version, offset)
+        call: Call[Any] = Call(
+            header.api_key,
+            version,
+            header.correlation_id,
+            header.client_id or "",
+            request,
+            self,
+            self._server.node.rights,
+            now,
+        )
+        self._unanswered += 1
+        if not self._server.handle(call) and not self._is_closed:
+            self._later = call
+
+    def _regulate(self) -> None:
+        if self._is_closed:
+            return
+        wanted = (
+            not self._is_full
+            and len(self._frames) < QUEUED_FRAMES_MAX
+            and self._server.has_room(self)
+        )
+        if wanted != self._is_reading:
+            self._is_reading = wanted
+            if wanted:
+                self._transport.resume_reading()
+            else:
+                self._transport.pause_reading()

@@ -1,0 +1,105 @@
+"""ListOffsets (2), v1-11.
+
+Timestamps: -1 the end (v2: the last stable offset for read_committed, else the high watermark), -2 and -4
+the beginning, -3 the record with the largest timestamp (KIP-734), -5 and -6 what is in remote storage, of
+which there is none (offset -1). Any other is looked up.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from dualwrite.broker.acl import Operation, ResourceType
+from dualwrite.broker.handlers import handles
+from dualwrite.broker.storage.errors import LogOffline
+from dualwrite.broker.storage.log import Log
+from dualwrite.wire.api_keys import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from dualwrite.broker.call import Call
+    from dualwrite.broker.node import Node
+
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_MAX_TIMESTAMP: Final = -3
+_EARLIEST_LOCAL: Final = -4
+_LATEST_TIERED: Final = -5
+_EARLIEST_PENDING_UPLOAD: Final = -6
+_SINCE_VERSION: Final = {
+    _MAX_TIMESTAMP: 7,
+    _EARLIEST_LOCAL: 8,
+    _LATEST_TIERED: 9,
+    _EARLIEST_PENDING_UPLOAD: 11,
+}
+_READ_COMMITTED: Final = 1
+LEADER_EPOCH: Final = 0
+
+
+@handles(ApiKey.LIST_OFFSETS, versions=(1, 11), request=ListOffsetsRequest)
+def list_offsets(node: "Node", call: "Call[ListOffsetsRequest]") -> ListOffsetsResponse:
+    return ListOffsetsResponse(topics=[_topic(node, call, t) for t in call.request.topics])
+
+
+def _topic(
+    node: "Node", call: "Call[ListOffsetsRequest]", wanted: ListOffsetsTopic
+) -> ListOffsetsTopicResponse:
+    is_allowed = call.may(Operation.DESCRIBE, ResourceType.TOPIC, wanted.name)
+    partitions = []
+    for part in wanted.partitions:
+        if not is_allowed:
+            found = _failed(part, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        else:
+            log = node.find_log(wanted.name, part.partition_index)
+            found = _partition(log, call, part)
+        partitions.append(found)
+    return ListOffsetsTopicResponse(name=wanted.name, partitions=partitions)
+
+
+def _partition(
+    log: Log | None, call: "Call[ListOffsetsRequest]", wanted: ListOffsetsPartition
+) -> ListOffsetsPartitionResponse:
+    if log is None:
+        return _failed(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if wanted.current_leader_epoch > LEADER_EPOCH:
+        return _failed(wanted, ErrorCode.UNKNOWN_LEADER_EPOCH)
+    if call.version < _SINCE_VERSION.get(wanted.timestamp, 0):
+        return _failed(wanted, ErrorCode.UNSUPPORTED_VERSION)
+    reads_committed = call.request.isolation_level == _READ_COMMITTED
+    upper = log.last_stable if reads_committed else log.high_watermark
+    try:
+        found = _look_up(log, wanted.timestamp, upper)
+    except LogOffline:
+        return _failed(wanted, ErrorCode.KAFKA_STORAGE_ERROR)
+    if found is None:
+        return ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+    offset, timestamp = found
+    return ListOffsetsPartitionResponse(
+        partition_index=wanted.partition_index,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=LEADER_EPOCH,
+    )
+
+
+def _look_up(log: Log, timestamp: int, upper: int) -> tuple[int, int] | None:
+    match timestamp:
+        case -1:
+            return upper, -1
+        case -2 | -4:
+            return log.log_start, -1
+        case -3:
+            return log.max_timestamp(upper)
+        case -5 | -6:
+            return None
+    return log.offset_for_time(timestamp, upper)
+
+
+def _failed(wanted: ListOffsetsPartition, code: ErrorCode) -> ListOffsetsPartitionResponse:
+    return ListOffsetsPartitionResponse(partition_index=wanted.partition_index, error_code=code)

@@ -1,0 +1,489 @@
+"""The broker without sockets: topics, logs and coordinators, put together.
+
+A call is handled to its end on the one thread that owns this object. What it changes goes through
+`commit`: one journal entry, visible in memory at once. Its reply is parked until the journal position at
+which it was computed is durable, whatever the reply says: a duplicate, an error or a read may rest on
+something that a power loss could still take back.
+
+Time comes in as an argument everywhere, and the disk is a port, so a simulator can drive the same code:
+`handle(call)`, `flush(now)`, `tick(now)`.
+"""
+
+import json
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from dualwrite.broker.call import HANG_UP, Call, Connection, Rights
+from dualwrite.broker.chores import Chores
+from dualwrite.broker.clock import Now
+from dualwrite.broker.cluster import META_KINDS as CLUSTER_KINDS
+from dualwrite.broker.cluster import Cluster
+from dualwrite.broker.handlers import Api, served_apis
+from dualwrite.broker.security.authorizer import META_KINDS as ACL_KINDS
+from dualwrite.broker.security.authorizer import Authorizer
+from dualwrite.broker.security.users import META_KINDS as USER_KINDS
+from dualwrite.broker.security.users import Users
+from dualwrite.broker.settings import Settings
+from dualwrite.broker.storage.disk import Disk
+from dualwrite.broker.storage.entry import (
+    Append,
+    CreateLog,
+    DeleteLog,
+    Entry,
+    Item,
+    Meta,
+    PartitionKey,
+)
+from dualwrite.broker.storage.errors import DiskFull
+from dualwrite.broker.storage.log import Log
+from dualwrite.broker.storage.settings import LogSettings, StorageSettings
+from dualwrite.broker.storage.storage import Storage
+from dualwrite.broker.topic_creation import Refused
+from dualwrite.broker.topics import (
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE,
+    MetaRecord,
+    Topic,
+    Topics,
+    created,
+)
+from dualwrite.broker.transactions.coordinator import (
+    Availability,
+    Coordinator,
+    CoordinatorSettings,
+)
+from dualwrite.broker.transactions.decision import Decision
+from dualwrite.broker.transactions.partitioning import partition_for
+from dualwrite.broker.transactions.records import decode_record, encode_key, encode_value
+from dualwrite.broker.transactions.state import PartitionRef, Transaction
+from dualwrite.broker.waiting import Waiter, Waiting
+from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.records import BatchHeader, batches, build_batch, control_batch, records
+
+log = logging.getLogger("dualwrite.broker")
+
+LOAD_BYTES: Final = 1 << 20
+CHECKPOINT_LOOK_MS: Final = 1_000
+
+
+class Node:
+    """All state of one broker. Use `Node.open`."""
+
+    def __init__(self, settings: Settings, *, two_phase_by_default: bool = True) -> None:
+        self.settings = settings
+        self.cluster = Cluster()
+        self.topics = Topics(settings)
+        self.users = Users()
+        self.authorizer = Authorizer(enabled=bool(settings["authorizer.enable"]))
+        self.rights: Rights = self.authorizer
+        self.apis: dict[int, Api] = dict(served_apis())
+        self.id: int = settings["node.id"]
+        self.endpoints: dict[str, tuple[str, int]] = {}
+        chosen = settings["transaction.two.phase.commit.enable"]
+        self.allows_two_phase: bool = two_phase_by_default if chosen is None else chosen
+        self.transactions = Coordinator(
+            CoordinatorSettings(
+                two_phase_enabled=self.allows_two_phase,
+                transaction_version=settings["transaction.version"],
+                max_timeout_ms=settings["transaction.max.timeout.ms"],
+                id_expiration_ms=settings["transactional.id.expiration.ms"],
+                epoch_max=settings["producer.epoch.max"],
+            ),
+            self.cluster.producer_ids,
+            self._availability,
+        )
+        self.storage: Storage
+        self._disk: Disk
+        self._is_open = False  # the logs are there
+        self._log_settings: dict[bytes, LogSettings] = {}
+        self._parked: deque[tuple[int, Call[Any], Any]] = deque()
+        self._internal: dict[str, Topic] = {}
+        self._touched: set[PartitionKey] = set()
+        self._waiting = Waiting()
+        self._chores = Chores()
+        self._meta_owners: dict[str, Callable[[MetaRecord], None]] = {
+            **dict.fromkeys(CLUSTER_KINDS, self.cluster.replay),
+            **dict.fromkeys(ACL_KINDS, self.authorizer.replay_meta),
+            **dict.fromkeys(USER_KINDS, self.users.replay_meta),
+        }
+
+    @classmethod
+    def open(
+        cls, disk: Disk, settings: Settings, wall_ms: int, *, two_phase_by_default: bool = True
+    ) -> "Node":
+        """Recover what `disk` holds and start a new life on it. Running time goes on at
+        `node.storage.steady_ms`."""
+        node = cls(settings, two_phase_by_default=two_phase_by_default)
+        node._disk = disk
+        node.storage = Storage.open(
+            disk,
+            StorageSettings(
+                journal_file_bytes=settings["journal.file.bytes"],
+                reserve_bytes=settings["journal.reserve.bytes"],
+                checkpoint_bytes=settings["checkpoint.journal.bytes"],
+                checkpoint_ms=settings["checkpoint.interval.ms"],
+            ),
+            node._replay_payload,
+        )
+        now = Now(wall_ms, node.storage.steady_ms)
+        node._start(now, disk.random_bytes(64))
+        return node
+
+    def _start(self, now: Now, chance: bytes) -> None:
+        self._is_open = True
+        for topic in self.topics:
+            self._configure(topic)
+        metas = self.cluster.starting(self.settings["cluster.id"], now.wall_ms, chance)
+        items: Entry = []
+        for number, name in enumerate(sorted(INTERNAL_TOPICS)):
+            if self.topics.get(name) is None:
+                begin = 20 + 16 * number
+                topic = self._internal_topic(name, chance[begin : begin + 16])
+                items += [CreateLog((topic.id, index)) for index in range(topic.partitions)]
+                metas.append(created(topic))
+        self.commit(items, now, metas)
+        self._load_transactions()
+        self._finish_decided(now)
+        self.storage.flush()
+        self._begin_chores(now)
+
+    def _internal_topic(self, name: str, topic_id: bytes) -> Topic:
+        prefix = "transaction.state.log" if name == "__transaction_state" else "offsets.topic"
+        return Topic(
+            name,
+            topic_id,
+            self.settings[f"{prefix}.num.partitions"],
+            {
+                "cleanup.policy": ["compact"],
+                "segment.bytes": self.settings[f"{prefix}.segment.bytes"],
+            },
+        )
+
+    def close(self) -> None:
+        """Leave a checkpoint behind, so that the next start has nothing to replay."""
+        self.storage.flush()
+        self.storage.checkpoint(self._snapshot())
+        self.storage.close()
+
+    # Calls
+
+    def handle(self, call: Call[Any]) -> bool:
+        """Serve a call; False if its answer comes later through `answer`."""
+        response = self.apis[call.key].serve(self, call)
+        if response is None:
+            return False
+        self.answer(call, response)
+        return True
+
+    def answer(self, call: Call[Any], response: Any) -> None:
+        """Send a response as soon as everything that it may rest on is durable."""
+        self._parked.append((self.storage.position, call, response))
+
+    def hang_up(self, call: Call[Any]) -> None:
+        """Close the connection in place of an answer."""
+        self.answer(call, HANG_UP)
+
+    def wait(
+        self,
+        call: Call[Any],
+        keys: Iterable[PartitionKey],
+        deadline_ms: int,
+        attempt: Callable[[Now, bool], Any],
+    ) -> None:
+        """Try again when one of the logs has moved, and for the last time at the deadline."""
+        self._waiting.add(Waiter(call, frozenset(keys), deadline_ms, attempt))
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        self._waiting.forget(connection)
+
+    def flush(self, now: Now) -> None:
+        """Make everything durable that was committed, then release the replies that waited for it."""
+        storage = self.storage
+        if storage.position > storage.durable:
+            storage.flush()
+        if self._touched:
+            touched, self._touched = self._touched, set()
+            for call, response in self._waiting.touched(touched, now):
+                self.answer(call, response)
+        durable = storage.durable
+        parked = self._parked
+        while parked and parked[0][0] <= durable:
+            _, call, response = parked.popleft()
+            call.connection.deliver(call, response)
+
+    def tick(self, now: Now) -> None:
+        """Do what is due. The caller flushes afterwards."""
+        for call, response in self._waiting.overdue(now):
+            self.answer(call, response)
+        self._chores.run_due(now)
+
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do, in running time."""
+        due_ms = self._chores.next_ms()
+        waiting_ms = self._waiting.next_deadline_ms()
+        return due_ms if waiting_ms is None else min(due_ms, waiting_ms)
+
+    # Chores
+
+    def _begin_chores(self, now: Now) -> None:
+        settings = self.settings
+        for name, run in (
+            (
+                "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+                self._abort_timed_out,
+            ),
+            ("transaction.remove.expired.transaction.cleanup.interval.ms", self._expire_ids),
+            ("producer.id.expiration.check.interval.ms", self._expire_producers),
+            ("log.retention.check.interval.ms", self._retain),
+            ("log.cleaner.backoff.ms", self.storage_step),
+        ):
+            self._chores.add(settings[name], run, now)
+        self._chores.add(CHECKPOINT_LOOK_MS, self._checkpoint, now)
+
+    def _abort_timed_out(self, now: Now) -> bool:
+        decisions = self.transactions.abort_timed_out(now)
+        for decision in decisions:
+            self.execute(decision, now)
+        return bool(decisions)
+
+    def _expire_ids(self, now: Now) -> bool:
+        decision = self.transactions.expire_ids(now)
+        self.execute(decision, now)
+        return bool(decision.records)
+
+    def _expire_producers(self, now: Now) -> bool:
+        for log in self.storage.logs.values():
+            log.producers.expire(now)
+        return False
+
+    def _retain(self, now: Now) -> bool:
+        self.storage.run_retention(now)
+        return False
+
+    def storage_step(self, now: Now) -> bool:
+        """One short step of compaction."""
+        return self.storage.run_compaction(now)
+
+    def _checkpoint(self, now: Now) -> bool:
+        if self.storage.is_full:
+            self.storage.recheck_space()
+        if self.storage.checkpoint_due(now):
+            try:
+                self.storage.checkpoint(self._snapshot())
+            except DiskFull as error:
+                log.warning("checkpoint put off: %s", error)
+        return False
+
+    # Changes
+
+    def commit(self, items: list[Item], now: Now, metas: Iterable[MetaRecord] = ()) -> None:
+        """Add one atomic entry to the journal and apply it in memory."""
+        records = list(metas)
+        reservation = self.cluster.reservation()
+        if reservation is not None:
+            records.insert(0, reservation)
+        for record in records:
+            items.append(Meta(json.dumps(record, separators=(",", ":")).encode()))
+        self.storage.add(items, now)
+        for record in records:
+            self._replay_record(record)
+        for item in items:
+            if type(item) is Append or type(item) is DeleteLog:
+                self._touched.add(item.key)
+
+    def execute(self, decision: Decision, now: Now, items: Iterable[Item] = ()) -> None:
+        """Carry out what the transaction coordinator decided, with `items`, as one entry."""
+        entry: list[Item] = [*self._state_items(decision.records, now)]
+        entry += self._marker_items(decision, now)
+        entry += items
+        if entry or self.cluster.reservation() is not None:
+            self.commit(entry, now)
+        for record in decision.records:
+            self.transactions.replay(record)
+
+    def _state_items(self, changes: Iterable[Transaction], now: Now) -> list[Item]:
+        by_key: dict[PartitionKey, list[Transaction]] = {}
+        for change in changes:
+            key = self._state_key(change.transactional_id)
+            by_key.setdefault(key, []).append(change)
+        return [
+            Append(
+                key,
+                build_batch(
+                    (encode_key(c.transactional_id), encode_value(c), None, now.wall_ms)
+                    for c in grouped
+                ),
+            )
+            for key, grouped in by_key.items()
+        ]
+
+    def _marker_items(self, decision: Decision, now: Now) -> list[Item]:
+        items: list[Item] = []
+        for marker in decision.markers:
+            epoch = marker.coordinator_epoch
+            batch = control_batch(
+                commit=marker.commit,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=self.cluster.coordinator_epoch if epoch < 0 else epoch,
+                timestamp_ms=now.wall_ms,
+            )
+            header = BatchHeader.parse(batch)
+            for ref in sorted(marker.partitions):
+                topic = self.topics.get(ref.topic)
+                if topic is not None:
+                    items.append(Append((topic.id, ref.partition), batch, header))
+        return items
+
+    def _finish_decided(self, now: Now) -> None:
+        """Go on with transactions that waited for a partition which is back, or gone."""
+        for decision in self.transactions.complete_decided(now):
+            self.execute(decision, now)
+
+    def _availability(self, ref: PartitionRef) -> Availability:
+        found = self.find_log(ref.topic, ref.partition)
+        if found is None:
+            return Availability.GONE
+        return Availability.ONLINE if found.offline is None else Availability.OFFLINE
+
+    def transaction_error(self, transactional_id: str, *, begins: bool = False) -> ErrorCode:
+        """Why nothing can be written about a transactional id now; `begins`: more will follow."""
+        found = self.storage.logs[self._state_key(transactional_id)]
+        if found.offline is not None:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        if begins and self.storage.is_full:
+            # What is left of the disk is for ending transactions.
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    def _state_key(self, transactional_id: str) -> PartitionKey:
+        topic = self._internal[TRANSACTION_STATE]
+        return topic.id, partition_for(transactional_id, topic.partitions)
+
+    # Loading
+
+    def _load_transactions(self) -> None:
+        topic = self._internal[TRANSACTION_STATE]
+        for index in range(topic.partitions):
+            for header, batch in scan(self.storage.logs[topic.id, index]):
+                if header.is_control:
+                    continue
+                for record in records(batch):
+                    change = decode_record(record.key or b"", record.value)
+                    if change is not None:
+                        self.transactions.replay(change)
+
+    # Topics
+
+    def log_of(self, topic: Topic, partition: int) -> Log | None:
+        """The log of a partition; None if there is no such partition."""
+        return self.storage.logs.get((topic.id, partition))
+
+    def find_log(self, name: str, partition: int) -> Log | None:
+        """The log of a partition by its topic's name."""
+        topic = self.topics.get(name)
+        return None if topic is None else self.storage.logs.get((topic.id, partition))
+
+    def create_topic(self, topic: Topic, now: Now) -> None:
+        """Create a topic that was checked before."""
+        items: list[Item] = [CreateLog((topic.id, index)) for index in range(topic.partitions)]
+        self.commit(items, now, [created(topic)])
+
+    def new_topic_id(self) -> bytes:
+        return self._disk.random_bytes(16)
+
+    def refuse_when_full(self) -> None:
+        """Raise what a client is told that asks for more on a full disk."""
+        if self.storage.is_full:
+            raise Refused(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
+
+    def delete_topic(self, topic: Topic, now: Now) -> None:
+        """Delete a topic with everything in it."""
+        items: list[Item] = [DeleteLog((topic.id, index)) for index in range(topic.partitions)]
+        self.commit(items, now, [{"kind": "topic_deleted", "id": topic.id.hex()}])
+        self._finish_decided(now)
+
+    def endpoint(self, call: Call[Any]) -> tuple[str, int]:
+        """Where the sender of a call is told to connect to."""
+        return self.endpoints.get(call.connection.listener, ("", -1))
+
+    def is_set(self, name: str) -> bool:
+        """Whether somebody set a broker setting."""
+        return name in self.settings.explicit
+
+    def uses_append_time(self, topic: Topic) -> bool:
+        kind: str = self.topics.config(topic, "message.timestamp.type")
+        return kind == "LogAppendTime"
+
+    def check_timestamp(self, topic: Topic, timestamp_ms: int, now: Now) -> str | None:
+        """Why the largest timestamp of a batch is refused, if it is."""
+        return None
+
+    def _configure(self, topic: Topic) -> None:
+        """Give the topic's logs the settings in force; called when either has changed."""
+        shared = self._log_settings.setdefault(topic.id, LogSettings())
+
+        def value(key: str) -> Any:
+            return self.topics.config(topic, key)
+
+        policy = value("cleanup.policy")
+        shared.segment_bytes = value("segment.bytes")
+        shared.segment_ms = value("segment.ms")
+        shared.retention_ms = value("retention.ms")
+        shared.retention_bytes = value("retention.bytes")
+        shared.compact = "compact" in policy
+        shared.delete = "delete" in policy
+        shared.min_compaction_lag_ms = value("min.compaction.lag.ms")
+        shared.delete_retention_ms = value("delete.retention.ms")
+        shared.min_cleanable_dirty_ratio = float(value("min.cleanable.dirty.ratio"))
+        shared.max_message_bytes = value("max.message.bytes")
+        expiration_ms: int = self.settings["producer.id.expiration.ms"]
+        for index in range(topic.partitions):
+            log = self.storage.logs.get((topic.id, index))
+            if log is not None:
+                log.settings = shared
+                log.producers.expiration_ms = expiration_ms
+
+    # Meta records
+
+    def _replay_payload(self, payload: bytes) -> None:
+        """A meta record of the journal, or a checkpoint's list of them."""
+        content = json.loads(payload)
+        for record in content if isinstance(content, list) else [content]:
+            self._replay_record(record)
+
+    def _replay_record(self, record: MetaRecord) -> None:
+        owner = self._meta_owners.get(record["kind"])
+        if owner is not None:
+            owner(record)
+            return
+        topic = self.topics.replay(record)
+        if topic.is_internal:
+            self._internal[topic.name] = topic
+        if self.topics.by_id(topic.id) is None:
+            self._log_settings.pop(topic.id, None)
+        elif self._is_open:
+            self._configure(topic)
+
+    def _snapshot(self) -> bytes:
+        records = [
+            *self.cluster.meta_records(),
+            *self.topics.snapshot(),
+            *self.authorizer.meta_records(),
+            *self.users.meta_records(),
+        ]
+        return json.dumps(records, separators=(",", ":")).encode()
+
+
+def scan(log: Log) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Every batch of a log from its beginning to its end."""
+    offset = log.log_start
+    while offset < log.end:
+        for part in log.read(offset, LOAD_BYTES, log.end):
+            view = memoryview(part)
+            for position, header in batches(view):
+                yield header, view[position : position + header.length]
+                offset = header.last_offset + 1

@@ -1,0 +1,236 @@
+"""Sockets: accepts connections, hands calls to the node, and flushes once per turn of the loop.
+
+Everything that one pass over the sockets delivered is handled before the flush, so that one fdatasync
+serves all of it (group commit without a linger); then the node releases the replies.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from dualwrite.broker.call import Call
+from dualwrite.broker.connection import ClientConnection
+from dualwrite.broker.listeners import Listener
+from dualwrite.broker.node import Node
+from dualwrite.broker.running_clock import RunningClock
+from dualwrite.broker.storage.errors import DiskFull, StorageFailed
+
+log = logging.getLogger("dualwrite.broker")
+
+SWEEP_SECONDS: Final = 5.0
+FULL_DISK_RETRY_SECONDS: Final = 0.2
+BACKLOG: Final = 1024
+
+
+class Server:
+    """All connections of one node. Runs on one event loop, which owns the node."""
+
+    def __init__(self, node: Node, listeners: list[Listener], clock: RunningClock) -> None:
+        self.node = node
+        self.listeners = listeners
+        self.clock = clock
+        self.apis = node.apis
+        self.frame_bytes_max: int = node.settings["socket.request.max.bytes"]
+        self.failed: asyncio.Future[None]
+        self._loop: asyncio.AbstractEventLoop
+        self._servers: list[asyncio.Server] = []
+        self._connections: set[ClientConnection] = set()
+        self._per_host: Counter[str] = Counter()
+        self._held = 0
+        self._starved: set[ClientConnection] = set()
+        self._resumed: dict[ClientConnection, None] = {}
+        self._has_turn = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._is_closing = False
+
+    async def start(self) -> None:
+        """Open the ports; from here on clients are served."""
+        self._loop = asyncio.get_running_loop()
+        self.failed = self._loop.create_future()
+        for listener in self.listeners:
+            server = await self._loop.create_server(
+                self._connect_to(listener),
+                listener.host,
+                listener.port,
+                ssl=listener.ssl,
+                backlog=BACKLOG,
+                start_serving=False,
+            )
+            self._servers.append(server)
+            listener.port = server.sockets[0].getsockname()[1]
+        self.node.endpoints = {spec.name: spec.endpoint for spec in self.listeners}
+        for server in self._servers:
+            await server.start_serving()
+        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self.turn_soon()
+
+    async def stop(self) -> None:
+        """Stop accepting and drop all connections; the node stays open."""
+        self._is_closing = True
+        for server in self._servers:
+            server.close()
+        for handle in (self._timer, self._sweeper):
+            if handle is not None:
+                handle.cancel()
+        for connection in list(self._connections):
+            connection.close()
+        for _ in range(20):
+            if not self._connections:
+                break
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.abort()
+        for server in self._servers:
+            await server.wait_closed()
+
+    # What connections ask for
+
+    def handle(self, call: Call[Any]) -> bool:
+        """Give a call to the node; False if its answer comes later."""
+        try:
+            return self.node.handle(call)
+        except StorageFailed as error:
+            self._fail(error)
+        except Exception:
+            log.exception("a %s from %r failed", type(call.request).__name__, call.client_id)
+            self.node.hang_up(call)
+        return True
+
+    def turn_soon(self) -> None:
+        """Flush and release replies once what the sockets have delivered so far is handled."""
+        if not self._has_turn:
+            self._has_turn = True
+            self._loop.call_soon(self._turn)
+
+    def resume(self, connection: ClientConnection) -> None:
+        """Serve on, in the next turn, what a connection holds back."""
+        self._resumed[connection] = None
+        self.turn_soon()
+
+    def hold(self, connection: ClientConnection, change: int) -> None:
+        """Account for bytes that arrived and are not handled yet."""
+        connection.held += change
+        self._held += change
+        if change < 0 and self._starved and self._has_global_room:
+            starved, self._starved = self._starved, set()
+            for other in starved:
+                other.regulate()
+
+    def has_room(self, connection: ClientConnection) -> bool:
+        """Whether a connection may be read. When all together hold too much, the one that is nearest
+        to a whole frame goes on, so that somebody always gets on."""
+        if self._has_global_room:
+            return True
+        leader = max(self._connections, key=lambda c: c.held, default=connection)
+        if connection is leader:
+            return True
+        self._starved.add(connection)
+        return False
+
+    @property
+    def _has_global_room(self) -> bool:
+        limit: int = self.node.settings["queued.max.request.bytes"]
+        return self._held < limit
+
+    def opened(self, connection: ClientConnection) -> str | None:
+        """Count a new connection; gives the reason if there are too many."""
+        self._connections.add(connection)
+        self._per_host[connection.host] += 1
+        tcp = connection.socket
+        if tcp is not None:
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        settings = self.node.settings
+        if self._is_closing:
+            return "the broker is stopping"
+        if len(self._connections) > settings["max.connections"]:
+            return "too many connections"
+        is_local = connection.spec.is_loopback or connection.host in ("127.0.0.1", "::1")
+        if not is_local and self._per_host[connection.host] > settings["max.connections.per.ip"]:
+            return "too many connections from one address"
+        return None
+
+    def lost(self, connection: ClientConnection) -> None:
+        """Forget a connection that is gone."""
+        self._connections.discard(connection)
+        self._starved.discard(connection)
+        self._resumed.pop(connection, None)
+        self._per_host[connection.host] -= 1
+        if not self._per_host[connection.host]:
+            del self._per_host[connection.host]
+        self.node.forget(connection)
+
+    # The loop's side
+
+    def _connect_to(self, listener: Listener) -> Callable[[], ClientConnection]:
+        return lambda: ClientConnection(self, listener)
+
+    def _turn(self) -> None:
+        self._has_turn = False
+        if self.failed.done():
+            return
+        now = self.clock.now()
+        resumed, self._resumed = self._resumed, {}
+        for connection in resumed:
+            connection.serve(now)
+            connection.regulate()
+        self._flush()
+        self._arm()
+
+    def _flush(self) -> None:
+        try:
+            self.node.flush(self.clock.now())
+        except DiskFull as error:
+            # Nothing is lost and nobody gets an answer until there is room again.
+            log.error("%s", error)
+            self._loop.call_later(FULL_DISK_RETRY_SECONDS, self.turn_soon)
+        except StorageFailed as error:
+            self._fail(error)
+
+    def _arm(self) -> None:
+        """Keep one timer for the node's next deadline."""
+        due_ms = self.node.next_deadline_ms()
+        if self._timer is not None:
+            if self._timer_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_ms = due_ms
+        delay_ms = due_ms - self.clock.now().steady_ms
+        self._timer = self._loop.call_later(max(delay_ms, 0) / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self.failed.done():
+            return
+        try:
+            self.node.tick(self.clock.now())
+        except StorageFailed as error:
+            self._fail(error)
+            return
+        self.turn_soon()
+
+    def _sweep(self) -> None:
+        """Close what has been idle, or in the middle of one frame, for too long."""
+        limit_ms: int = self.node.settings["connections.max.idle.ms"]
+        now_ms = self.clock.now().steady_ms
+        for connection in list(self._connections):
+            since = connection.incomplete_since_ms
+            if since is not None and now_ms - since > limit_ms:
+                connection.close("a frame took too long")
+            elif connection.is_idle and now_ms - connection.last_active_ms > limit_ms:
+                connection.close()
+        self._sweeper = self._loop.call_later(
+            min(SWEEP_SECONDS, max(limit_ms / 2000, 0.05)), self._sweep
+        )
+
+    def _fail(self, error: StorageFailed) -> None:
+        """The disk can't be trusted: no further answer leaves this process."""
+        log.critical("storage failed, the broker stops: %s", error)
+        for connection in list(self._connections):
+            connection.abort()
+        if not self.failed.done():
+            self.failed.set_exception(error)
