@@ -12,19 +12,33 @@ Timeouts are seconds; None stands for `max.block.ms`. After a `KafkaTimeout` the
 made again, and no other one in its place. Calls may come from several threads.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+import logging
+import random
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
 
+from dualwrite.blocking import BlockingDriver
 from dualwrite.config import parse_config
+from dualwrite.content import Content, HeadersGiven, Row, as_bytes, as_headers, as_state
 from dualwrite.delivery import DeliveryCallback
+from dualwrite.errors import DualWriteError
+from dualwrite.failures import KafkaTimeout
+from dualwrite.flows.states import State
+from dualwrite.flows.steps import Flow
+from dualwrite.flows.transaction import Completion, TransactionFlows
 from dualwrite.group_metadata import GroupMetadata
+from dualwrite.offsets import by_topic
 from dualwrite.prepared import PreparedTxnState
-from dualwrite.wire.records import Headers
 
-Completion = Literal["committed", "aborted", "none"]
-Content = str | bytes | bytearray | memoryview | None
-HeadersGiven = Mapping[str, Any] | Sequence[tuple[str, Any]] | None
-Row = tuple[bytes | None, bytes | None, Headers | None, int]
+__all__ = ["Completion", "TwoPhaseProducer"]
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_CLOSE_MS = 5_000
 
 
 class TwoPhaseProducer:
@@ -33,6 +47,11 @@ class TwoPhaseProducer:
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Check the configuration (librdkafka's keys); no connection is made yet."""
         self._config = parse_config(config, transactional=True)
+        self._flows = TransactionFlows(self._config, random.Random().randrange)
+        self._driver = BlockingDriver(self._config, self._flows.cluster)
+        self._lock = threading.RLock()
+        self._topics = self._flows.cluster.topics
+        self._put = self._flows.sender.put
 
     def init_transactions(
         self, keep_prepared_txn: bool = False, timeout: float | None = None
@@ -46,11 +65,12 @@ class TwoPhaseProducer:
         Raises `UnsupportedByBroker` if the broker lacks what two-phase commit needs (code 35
         included), `ConfigurationError` if a right is missing (53), `KafkaTimeout`.
         """
-        raise NotImplementedError("the producer is not built yet")
+        self._run("init_transactions", self._flows.init(keep_prepared_txn), timeout)
 
     def begin_transaction(self) -> None:
         """Begin a transaction; nothing is sent before the first record."""
-        raise NotImplementedError("the producer is not built yet")
+        with self._lock:
+            self._flows.begin()
 
     def produce(
         self,
@@ -67,7 +87,25 @@ class TwoPhaseProducer:
         The first record for a topic waits for the topic's metadata. `BufferError` says that the
         queue is full: call `poll()` and try again.
         """
-        raise NotImplementedError("the producer is not built yet")
+        if type(value) is not bytes and value is not None:
+            value = as_bytes(value)
+        if type(key) is not bytes and key is not None:
+            key = as_bytes(key)
+        given = as_headers(headers) if headers else None
+        flows = self._flows
+        with self._lock:
+            if flows.states.state is not State.IN_TRANSACTION:
+                flows.states.require("produce")
+            if topic not in self._topics:
+                self._run("produce", flows.know_topic(topic), None)
+            now = time.time()
+            now_ms = time.monotonic() * 1000
+            timestamp_ms = timestamp or int(now * 1000)
+            is_due = self._put(
+                topic, key, value, partition, timestamp_ms, given, on_delivery, now_ms
+            )
+            if is_due or now_ms >= flows.sender.linger_until_ms:
+                self._run("produce", flows.pump(), None)
 
     def produce_batch(self, topic: str, rows: Iterable[Row], partition: int = -1) -> int:
         """Put many records (key, value, headers, timestamp in ms or 0) into the transaction.
@@ -75,7 +113,22 @@ class TwoPhaseProducer:
         Cheaper per record than `produce`, without callbacks; waits while the queue is full.
         Returns how many there were.
         """
-        raise NotImplementedError("the producer is not built yet")
+        flows = self._flows
+        remaining = iter(rows)
+        total = 0
+        with self._lock:
+            flows.states.require("produce")
+            if topic not in self._topics:
+                self._run("produce_batch", flows.know_topic(topic), None)
+            while True:
+                taken = flows.sender.put_rows(
+                    topic, remaining, partition, int(time.time() * 1000), time.monotonic() * 1000
+                )
+                if not taken:
+                    return total
+                total += taken
+                self._run("produce_batch", flows.send_full(), None)
+                flows.states.require("produce")
 
     def send_offsets_to_transaction(
         self,
@@ -88,7 +141,12 @@ class TwoPhaseProducer:
         `offsets` is a list of `confluent_kafka.TopicPartition` (or anything with `topic`,
         `partition` and `offset`), or a dict from (topic, partition) to the offset.
         """
-        raise NotImplementedError("the producer is not built yet")
+        group = GroupMetadata.of(group_metadata)
+        self._run(
+            "send_offsets_to_transaction",
+            self._flows.send_offsets(by_topic(offsets), group),
+            timeout,
+        )
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTxnState:
         """Wait until everything is durable in Kafka and leave the outcome open.
@@ -97,7 +155,7 @@ class TwoPhaseProducer:
         `transaction.two.phase.commit.enable` (else `InvalidTxnState`). Raises what stood in the
         way of a record, `AbortableError` mostly; the transaction must then be aborted.
         """
-        raise NotImplementedError("the producer is not built yet")
+        return self._run_and_tell("prepare_transaction", self._flows.prepare(), timeout)
 
     def complete_transaction(
         self, state: PreparedTxnState | str, timeout: float | None = None
@@ -107,7 +165,9 @@ class TwoPhaseProducer:
         Raises `HeuristicAbort` if the broker remembers that `state` was aborted by force or by
         timeout.
         """
-        raise NotImplementedError("the producer is not built yet")
+        return self._run_and_tell(
+            "complete_transaction", self._flows.complete(as_state(state)), timeout
+        )
 
     def flush_transaction(self, timeout: float | None = None) -> PreparedTxnState:
         """Wait until every record is acknowledged and return the pair of the open transaction.
@@ -115,49 +175,124 @@ class TwoPhaseProducer:
         Unlike prepare it leaves the transaction open to more records, and works without two-phase
         commit: it is what recovery by a raw EndTxn builds on. An empty transaction gives the empty state.
         """
-        raise NotImplementedError("the producer is not built yet")
+        return self._run_and_tell("flush_transaction", self._flows.flush_transaction(), timeout)
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Commit what is open or prepared. A timeout leaves the outcome unknown: call it again."""
-        raise NotImplementedError("the producer is not built yet")
+        self._run_and_tell("commit_transaction", self._flows.commit(), timeout)
 
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort what is open or prepared; records that wait to be sent are dropped."""
-        raise NotImplementedError("the producer is not built yet")
+        self._run_and_tell("abort_transaction", self._flows.abort(), timeout)
 
     def bump_epoch(self, timeout: float | None = None) -> None:
         """Take a new epoch between transactions, so that pairs differ without Transactions V2."""
-        raise NotImplementedError("the producer is not built yet")
+        self._run("bump_epoch", self._flows.bump(), timeout)
 
     def flush(self, timeout: float | None = None) -> int:
         """Send what is buffered and wait for the answers; returns how many records are left."""
-        raise NotImplementedError("the producer is not built yet")
+        with self._lock:
+            self._flows.states.require("flush")
+            try:
+                self._run("flush", self._flows.drain(), timeout)
+            except KafkaTimeout:
+                logger.debug("flush: %d records are still under way", len(self))
+        self._serve_callbacks()
+        return len(self)
 
     def poll(self, timeout: float = 0) -> int:
         """Do network work, run delivery callbacks and return how many were run."""
-        raise NotImplementedError("the producer is not built yet")
+        with self._lock:
+            self._flows.states.require("poll")
+            until_ms = (time.monotonic() + timeout) * 1000 if timeout > 0 else 0
+            if self._flows.sender.outstanding:
+                self._run("poll", self._flows.pump(until_ms), None)
+        return self._serve_callbacks()
 
     def close(self, timeout: float | None = None) -> None:
-        """Abort an open transaction and close the connections. A prepared one is left as it is."""
+        """Abort an open transaction and close the connections. A prepared one is left as it is.
+
+        An abort that fails is logged: the broker ends the transaction when its id is used again.
+        """
+        flows = self._flows
+        with self._lock:
+            if flows.states.state is State.CLOSED:
+                return
+            try:
+                if flows.states.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                    self._abort_at_last(timeout)
+            finally:
+                flows.states.close()
+                self._driver.close()
+        self._tell_quietly()
+
+    def _abort_at_last(self, timeout: float | None) -> None:
+        limit_ms = _CLOSE_MS if timeout is None else timeout * 1000
+        try:
+            self._driver.run(self._flows.abort(), limit_ms, "close")
+        except DualWriteError as error:
+            logger.warning(
+                "close could not abort transactional_id=%s: %s", self._flows.transactional_id, error
+            )
+
+    def _run(self, call: str, flow: Flow[T], timeout: float | None) -> T:
+        """Run one flow under the lock, so that no other call sees it half done."""
+        limit_ms = self._config.block_ms_max if timeout is None else timeout * 1000
+        context = f"{call} of {self._flows.transactional_id!r}"
+        with self._lock:
+            self._flows.states.require_open(call)
+            try:
+                return self._driver.run(flow, limit_ms, context)
+            except Exception:
+                raise
+            except BaseException:
+                # An interrupt can strike between reading bytes and taking them in.
+                self._driver.abandon()
+                self._flows.sender.recall_in_flight()
+                raise
+
+    def _run_and_tell(self, call: str, flow: Flow[T], timeout: float | None) -> T:
+        try:
+            return self._run(call, flow, timeout)
+        finally:
+            self._tell_quietly()
+
+    def _serve_callbacks(self) -> int:
+        """Run the delivery callbacks that wait; what they raise reaches the caller."""
+        deliveries = self._flows.sender.deliveries
+        served = 0
+        while deliveries:
+            callback, error, message = deliveries.popleft()
+            served += 1
+            callback(error, message)
+        return served
+
+    def _tell_quietly(self) -> None:
+        """As above, but a callback must not hide how a transaction ended."""
+        while self._flows.sender.deliveries:
+            try:
+                self._serve_callbacks()
+            except Exception:
+                logger.exception("a delivery callback failed")
 
     @property
     def prepared_txn_state(self) -> PreparedTxnState:
         """What is prepared and not completed; the empty state if nothing is."""
-        raise NotImplementedError("the producer is not built yet")
+        return self._flows.prepared
 
     @property
     def producer_pair(self) -> PreparedTxnState:
         """Producer id and epoch that the broker gave to this producer."""
-        raise NotImplementedError("the producer is not built yet")
+        return self._flows.pair
 
     @property
     def transaction_version(self) -> int:
         """2 if every transaction has its own pair (KIP-890), else 1; known after init."""
-        raise NotImplementedError("the producer is not built yet")
+        return self._flows.version
 
     def __len__(self) -> int:
         """Records and callbacks that wait, as confluent-kafka counts them."""
-        raise NotImplementedError("the producer is not built yet")
+        return self._flows.sender.outstanding + len(self._flows.sender.deliveries)
 
     def __enter__(self) -> "TwoPhaseProducer":
         return self
