@@ -1,4 +1,4 @@
-"""`python -m dualwrite.cli` is `dualwrite`, where scripts are not on the path."""
+"""`python -m dualwrite.cli`: the command without its installed script."""
 
 from dualwrite.cli import main
 
