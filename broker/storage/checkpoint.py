@@ -15,7 +15,7 @@ from typing import Final
 from crc32c import crc32c
 
 from dualwrite.broker.clock import Now
-from dualwrite.broker.storage.disk import Disk
+from dualwrite.broker.storage.disk import Disk, sync, sync_names
 from dualwrite.broker.storage.entry import (
     SEGMENT_INFO_SIZE,
     PartitionKey,
@@ -151,11 +151,11 @@ def store(disk: Disk, checkpoint: Checkpoint) -> None:
     file = disk.create(_NEW)
     try:
         file.pwrite(checkpoint.encode(), 0)
-        file.fdatasync()
+        sync(file, _NEW)
     finally:
         file.close()
     disk.rename(_NEW, CHECKPOINT)
-    disk.fsync_dir("")
+    sync_names(disk, "")
 
 
 def load(disk: Disk) -> Checkpoint | None:

@@ -145,7 +145,7 @@ class Cleaner:
                     unsynced += target.write_behind(self._files, header.last_offset + 1)
                 if unsynced >= _SYNC_BYTES:
                     # Little by little: one sync of a whole segment would stop everything else.
-                    self._files.open(target.path).fdatasync()
+                    self._files.sync(target.path)
                     unsynced = 0
                 yield header.length
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-from dualwrite.broker.storage.errors import DataDirInUse
+from dualwrite.broker.storage.errors import DataDirInUse, StorageFailed
 
 Buffer = bytes | bytearray | memoryview
 
@@ -59,6 +59,28 @@ class Disk(Protocol):
 
 def is_out_of_space(error: OSError) -> bool:
     return error.errno in OUT_OF_SPACE
+
+
+def sync(file: File, path: str) -> None:
+    """fdatasync that can only succeed or end everything.
+
+    After a failed one the kernel may have dropped the pages, so that trying again proves nothing;
+    that holds for a lack of space that shows only now, too.
+    """
+    try:
+        file.fdatasync()
+    except OSError as error:
+        raise StorageFailed(f"fdatasync of {path} failed: {error}") from error
+
+
+def sync_names(disk: Disk, directory: str) -> None:
+    """The same for the names in a directory."""
+    try:
+        disk.fsync_dir(directory)
+    except OSError as error:
+        raise StorageFailed(
+            f"fsync of {directory or 'the data directory'} failed: {error}"
+        ) from error
 
 
 class RealFile:

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from dualwrite.broker.storage.disk import Disk, File
+from dualwrite.broker.storage.disk import Disk, File, sync, sync_names
 
 
 class FileCache:
@@ -41,15 +41,18 @@ class FileCache:
         """Make a whole file of these bytes and sync it; its name is synced by `sync_names`."""
         file = self.create(path)
         file.pwrite(content, 0)
-        file.fdatasync()
+        sync(file, path)
         self.forget(path)
+
+    def sync(self, path: str) -> None:
+        sync(self.open(path), path)
 
     def sync_names(self) -> None:
         """Make all new names durable, those of directories too."""
         while self.new_names:
             directory = self.new_names.pop()
             if self._disk.exists(directory):
-                self._disk.fsync_dir(directory)
+                sync_names(self._disk, directory)
 
     def unlink(self, path: str) -> None:
         self.forget(path)

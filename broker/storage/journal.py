@@ -17,7 +17,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from dualwrite.broker.storage.disk import Buffer, Disk, File, is_out_of_space
+from dualwrite.broker.storage.disk import Buffer, Disk, File, is_out_of_space, sync, sync_names
 from dualwrite.broker.storage.entry import COPY_BELOW, EncodedEntry
 from dualwrite.broker.storage.errors import DiskFull, StorageFailed
 from dualwrite.broker.storage.journal_format import (
@@ -124,14 +124,8 @@ class Journal:
         slot.file = self._disk.create(slot_path(slot.name))
         self._next_name += 1
         # Without this a power loss could take the whole file, fdatasync or not.
-        self._sync_names()
+        sync_names(self._disk, JOURNAL_DIR)
         return slot
-
-    def _sync_names(self) -> None:
-        try:
-            self._disk.fsync_dir(JOURNAL_DIR)
-        except OSError as error:
-            raise StorageFailed(f"fsync of {JOURNAL_DIR} failed: {error}") from error
 
     def _written_slot(self, size: int, tried: list[Slot]) -> Slot:
         """A slot with enough written blocks to need no more from the disk."""
@@ -170,11 +164,7 @@ class Journal:
         if file is None:
             file = slot.file = self._disk.open(slot_path(slot.name))
         file.writev(buffers, offset)
-        try:
-            file.fdatasync()
-        except OSError as error:
-            # After a failed fsync the kernel may have dropped the pages: trying again proves nothing.
-            raise StorageFailed(f"fdatasync of journal {slot.name} failed: {error}") from error
+        sync(file, slot_path(slot.name))
         slot.written = reach
         slot.epoch = epoch
         if is_new:
@@ -225,7 +215,7 @@ class Journal:
         name = f"{self._next_name:04d}.wal"
         self._disk.preallocate(slot_path(name), size)
         self._next_name += 1
-        self._sync_names()
+        sync_names(self._disk, JOURNAL_DIR)
         self._reserve = Slot(name, size)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from crc32c import crc32c
 
-from dualwrite.broker.storage.disk import Disk
+from dualwrite.broker.storage.disk import Disk, sync
 from dualwrite.broker.storage.errors import CorruptJournal
 from dualwrite.broker.storage.journal import Slot
 from dualwrite.broker.storage.journal_format import (
@@ -169,7 +169,7 @@ class JournalReader:
         # it must not become durable before it.
         for name in sorted(self._replayed):
             file = self._disk.open(slot_path(name))
-            file.fdatasync()
+            sync(file, slot_path(name))
             file.close()
         if self._replayed:
             logger.info("replayed journal position=%d slots=%d", self.tip.position, len(self.slots))

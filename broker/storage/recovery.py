@@ -11,6 +11,7 @@ from dualwrite.broker.storage import checkpoint as checkpoints
 from dualwrite.broker.storage.checkpoint import Checkpoint, LogState
 from dualwrite.broker.storage.disk import Disk
 from dualwrite.broker.storage.entry import PartitionKey, decode_entry
+from dualwrite.broker.storage.errors import StorageFailed
 from dualwrite.broker.storage.files import FileCache
 from dualwrite.broker.storage.index import SegmentIndex
 from dualwrite.broker.storage.journal import Journal
@@ -28,7 +29,20 @@ _NEVER: Final = Now(0, 0)
 
 
 def recover(disk: Disk, settings: StorageSettings, replay_meta: Callable[[bytes], None]) -> Storage:
-    """Bring a data directory back to the last durable entry, or set up a new one."""
+    """Bring a data directory back to the last durable entry, or set up a new one.
+
+    Raises `CorruptJournal` or `CorruptCheckpoint` if that is not possible without losing what was
+    acknowledged, and `StorageFailed` if the disk fails.
+    """
+    try:
+        return _recover(disk, settings, replay_meta)
+    except OSError as error:
+        raise StorageFailed(f"recovery failed: {error}") from error
+
+
+def _recover(
+    disk: Disk, settings: StorageSettings, replay_meta: Callable[[bytes], None]
+) -> Storage:
     checkpoint = checkpoints.load(disk) or _set_up(disk)
     files = FileCache(disk, settings.open_files)
     logs: dict[PartitionKey, Log] = {}

@@ -164,7 +164,7 @@ class Segment:
         """Write all that is left and sync; for a segment that nobody reads yet."""
         self.write_behind(files, self.end_offset)
         if self.size:
-            files.open(self.path).fdatasync()
+            files.sync(self.path)
 
     # Reading
 

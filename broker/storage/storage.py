@@ -383,6 +383,9 @@ class Storage:
                 raise self._fail(f"checkpoint failed: {error}") from error
             self._use_reserve()
             raise DiskFull("no room for the checkpoint") from error
+        except StorageFailed as error:
+            self.failure = error
+            raise
         self._journal.recycle(tip)
         self._remove(retired, directories)
 
@@ -401,15 +404,18 @@ class Storage:
 
     def _sync(self, segment: Segment) -> None:
         if segment.written:
-            self._files.open(segment.path).fdatasync()
+            self._files.sync(segment.path)
         segment.is_synced = True
 
     def _remove(self, paths: list[str], directories: list[str]) -> None:
-        for path in paths:
-            self._files.unlink(path)
-        for directory in directories:
-            if self._disk.exists(directory):
-                self._disk.rmdir(directory)
+        try:
+            for path in paths:
+                self._files.unlink(path)
+            for directory in directories:
+                if self._disk.exists(directory):
+                    self._disk.rmdir(directory)
+        except OSError as error:
+            raise self._fail(f"removing old files failed: {error}") from error
 
     # Retention
 
@@ -439,6 +445,9 @@ class Storage:
             return self._cleaner.step(now)
         except OSError as error:
             raise self._fail(f"compaction failed: {error}") from error
+        except StorageFailed as error:
+            self.failure = error
+            raise
 
     # Full disk
 
@@ -452,6 +461,9 @@ class Storage:
             if not is_out_of_space(error):
                 raise self._fail(f"setting the reserve aside failed: {error}") from error
             self._is_full = True
+        except StorageFailed as error:
+            self.failure = error
+            raise
 
     def recheck_space(self) -> bool:
         """Leave full-disk mode if there is room again; says whether the disk is full.
@@ -472,7 +484,7 @@ class Storage:
         if not self._disk.exists(RESERVE):
             return False
         logger.warning("the disk is full: going on with the reserve")
-        self._disk.unlink(RESERVE)
+        self._remove([RESERVE], [])
         return True
 
     def close(self) -> None:
