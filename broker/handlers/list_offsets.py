@@ -38,6 +38,7 @@ _SINCE_VERSION: Final = {
     _LATEST_TIERED: 9,
     _EARLIEST_PENDING_UPLOAD: 11,
 }
+_HAS_LEADER_EPOCH: Final = 4
 _READ_COMMITTED: Final = 1
 LEADER_EPOCH: Final = 0
 
@@ -80,11 +81,12 @@ def _partition(
     if found is None:
         return ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
     offset, timestamp = found
+    leader_epoch = LEADER_EPOCH if call.version >= _HAS_LEADER_EPOCH else -1
     return ListOffsetsPartitionResponse(
         partition_index=wanted.partition_index,
         timestamp=timestamp,
         offset=offset,
-        leader_epoch=LEADER_EPOCH,
+        leader_epoch=leader_epoch,
     )
 
 
