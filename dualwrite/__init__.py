@@ -1,6 +1,7 @@
 """Two-phase commit across a database and Kafka."""
 
 from dualwrite.admin import TransactionAdmin
+from dualwrite.dual_writer import DualWriter
 from dualwrite.errors import (
     ConfigurationError,
     DualWriteError,
@@ -14,18 +15,24 @@ from dualwrite.errors import (
 from dualwrite.group_metadata import GroupMetadata
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.producer import TwoPhaseProducer
+from dualwrite.retries import retrying
+from dualwrite.transaction import Outcome, Rollback
 
 __all__ = [
     "ConfigurationError",
     "DualWriteError",
+    "DualWriter",
     "Fenced",
     "GroupMetadata",
     "HeuristicAbort",
     "InvalidTxnState",
     "KafkaError",
+    "Outcome",
     "OutcomeUnknown",
     "PreparedTxnState",
     "RetryableError",
+    "Rollback",
     "TransactionAdmin",
     "TwoPhaseProducer",
+    "retrying",
 ]

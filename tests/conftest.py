@@ -3,6 +3,7 @@
 import pytest
 
 pytest_plugins = [
+    "tests.dualwrite.fixtures",
     "tests.servers.fixtures",
 ]
 

@@ -5,14 +5,14 @@ import sqlite3
 
 import pytest
 
-import dualwrite.retrying
+import dualwrite.retries
 from dualwrite.errors import Fenced, HeuristicAbort, OutcomeUnknown, RetryableError
-from dualwrite.retrying import is_serialization_failure, retry, retrying
+from dualwrite.retries import is_serialization_failure, retry, retrying
 
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch):
-    monkeypatch.setattr(dualwrite.retrying, "PAUSE_SECONDS", 0)
+    monkeypatch.setattr(dualwrite.retries, "PAUSE_SECONDS", 0)
 
 
 class SqlError(Exception):

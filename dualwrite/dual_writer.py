@@ -1,0 +1,349 @@
+"""`DualWriter`: one block, one transaction in the database and in Kafka.
+
+    dw = DualWriter({"bootstrap.servers": "..."}, store=SqlStore(engine), app="orders")
+    with dw:
+        with dw.transaction() as tx:
+            tx.session.add(Order(...))
+            tx.produce("orders", key=b"..", value=b"..")
+        tx.outcome
+
+Leaving the block commits both sides, an exception undoes both (`Rollback` quietly). Threads may share
+a writer; each transaction belongs to one thread. A block inside another one joins it.
+"""
+
+import contextvars
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, TypeVar
+
+from dualwrite.errors import InvalidTxnState, RetryableError
+from dualwrite.kafka_access import KafkaAccess
+from dualwrite.owner import Owner
+from dualwrite.retries import ATTEMPTS, retry
+from dualwrite.slot_pool import Slot
+from dualwrite.steps import run
+from dualwrite.store import Store
+from dualwrite.surroundings import Surroundings
+from dualwrite.transaction import Rollback, TransactionView, Unit
+from dualwrite.upkeep import StoreLeaser, Upkeep
+from dualwrite.write_path import WritePath, raise_named
+from dualwrite.writer_settings import KafkaCommit, ModeName, WriterSettings
+
+T = TypeVar("T")
+
+logger = logging.getLogger("dualwrite.writer")
+
+IDLE_SECONDS_MAX = 86_400
+"""A slot that was idle for longer is recovered before its next use: a coordinator forgets ids that
+are not used for seven days (`transactional.id.expiration.ms`)."""
+
+_current: "contextvars.ContextVar[Transaction | None]" = contextvars.ContextVar(
+    "dualwrite_transaction", default=None
+)
+
+
+class Transaction(TransactionView):
+    """One dual write. Nothing goes to Kafka before the block ends."""
+
+    def __init__(self, writer: "DualWriter", handle: object | None) -> None:
+        super().__init__()
+        self._writer = writer
+        self._handle = handle
+        self._thread = threading.get_ident()
+        self._token: contextvars.Token[Transaction | None] | None = None
+        self._joined: Transaction | None = None
+        self._opened: _Opened
+
+    def __enter__(self) -> "Transaction":
+        outer = _current.get()
+        if outer is not None and outer._thread == self._thread:
+            outer.check_joins(self._writer, self._handle)
+            self._joined = outer
+            return outer
+        self._opened = self._writer._require_open()
+        self._unit = self._opened.begin(self._handle)
+        self._token = _current.set(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool:
+        if self._joined is not None:
+            if error is not None:
+                self._joined.spoil(error)
+            return False
+        assert self._token is not None
+        _current.reset(self._token)
+        if error is None:
+            self._opened.commit(self._open_unit())
+            return False
+        self._opened.roll_back(self._open_unit())
+        if not isinstance(error, Rollback):
+            raise_named(error)
+        return True
+
+    def check_joins(self, writer: object, handle: object | None) -> None:
+        """Refuse a block inside this one that is not of the same transaction."""
+        if writer is not self._writer:
+            raise InvalidTxnState("a dual write of another writer is open: one COMMIT ends one")
+        if handle is not None and handle is not self._handle:
+            raise InvalidTxnState("a dual write with another session or connection is open")
+
+
+class DualWriter:
+    """Writes to a database and to Kafka in one transaction, and recovers what a crash left."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        store: Store,
+        app: str,
+        slots: int = 8,
+        lease_seconds: float = 10,
+        kafka_commit: KafkaCommit = "wait",
+        slot_timeout: float = 30,
+        instance: str = "",
+        mode: ModeName = "auto",
+        adopt: bool = False,
+        on_step: Callable[[str], None] | None = None,
+    ) -> None:
+        """Check the arguments; nothing is opened before `open()` or `with`.
+
+        `instance` is a name that a restarted instance keeps: it may claim its earlier rows at once.
+        `adopt` accepts a database or cluster that is not the one remembered. `on_step` is told each
+        step of a write and of recovery by name.
+        """
+        self.settings = WriterSettings(
+            config=config,
+            app=app,
+            slots=slots,
+            lease_seconds=lease_seconds,
+            kafka_commit=kafka_commit,
+            slot_timeout=slot_timeout,
+            instance=instance,
+            mode=mode,
+            adopt=adopt,
+            on_step=on_step,
+        )
+        self._store = store
+        self._opened: _Opened | None = None
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
+    def app(self) -> str:
+        return self.settings.app
+
+    @property
+    def mode(self) -> str:
+        """ "2pc" or "resume" once it is open; what was asked for before."""
+        return self._opened.upkeep.mode.name if self._opened else self.settings.mode
+
+    @property
+    def is_open(self) -> bool:
+        """True once recovery is done: what a readiness probe should ask."""
+        return self._opened is not None
+
+    def open(self) -> "DualWriter":
+        """Lease slots and recover whatever was left in doubt."""
+        if self._opened is not None:
+            raise InvalidTxnState("the writer is open already")
+        opened = _Opened(self.settings, self._store)
+        opened.start()
+        self._opened = opened
+        return self
+
+    def close(self) -> None:
+        """Wait for Kafka commits that are under way and give the slots back."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.stop()
+
+    def __enter__(self) -> "DualWriter":
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def transaction(self, handle: object | None = None) -> Transaction:
+        """A block that commits to both sides when it is left.
+
+        `handle` is the caller's own session or connection, whose transaction is then ended by this
+        block. Waits `slot_timeout` for a free slot, then `RetryableError`.
+        """
+        return Transaction(self, handle)
+
+    def run(self, function: Callable[[Transaction], T], attempts: int = ATTEMPTS) -> T:
+        """Call `function(tx)` in a transaction, and the whole again on `RetryableError`."""
+
+        def block() -> T:
+            with self.transaction() as tx:
+                result = function(tx)
+            return result
+
+        return retry(block, attempts)
+
+    def _require_open(self) -> "_Opened":
+        if self._opened is None:
+            raise InvalidTxnState("the writer is not open: use it as `with dw:`, or call open()")
+        return self._opened
+
+
+class _Opened:
+    """What exists between `open` and `close`: slots, lease, two threads."""
+
+    def __init__(self, settings: WriterSettings, store: Store) -> None:
+        self._settings = settings
+        self._ready: queue.LifoQueue[Slot] = queue.LifoQueue()
+        owner = Owner.of_this_process(settings.instance)
+        self._kafka = KafkaAccess(settings)
+        self._around = Surroundings(
+            app=settings.app,
+            owner_name=str(owner),
+            store=store,
+            kafka=self._kafka,
+            adopt=settings.adopt,
+        )
+        self._around.resume_timeout = settings.resume_timeout_ms / 1000
+        if settings.on_step is not None:
+            self._around.at = settings.on_step
+        self.upkeep = Upkeep(settings, self._around, owner, StoreLeaser(store), self._give)
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._background: ThreadPoolExecutor | None = None
+
+    def start(self) -> None:
+        try:
+            run(self.upkeep.open())
+        except BaseException:
+            run(self.upkeep.close_after_failure())
+            self._kafka.close()
+            raise
+        self.path = WritePath(self._around, self.upkeep.mode)
+        if self._settings.kafka_commit == "background":
+            self._background = ThreadPoolExecutor(self._settings.slots, "dualwrite-commit")
+        for name, work in (("renewal", self._renew), ("upkeep", self._keep_up)):
+            thread = threading.Thread(target=work, name=f"dualwrite-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        if self._background is not None:
+            self._background.shutdown(wait=True)
+        self._stopping.set()
+        self._wake.set()
+        for thread in self._threads:
+            thread.join()
+        run(self.upkeep.close())
+        self._kafka.close()
+
+    def begin(self, handle: object | None) -> Unit:
+        slot = self.take()
+        try:
+            # The slot is taken before the first statement: a state row that changes after the
+            # transaction's snapshot could not be written (40001), and nobody who holds database
+            # locks ever waits for a slot.
+            local = self._around.store.begin(handle)
+        except BaseException:
+            self.give_back(slot)
+            raise
+        unit = Unit(slot, local)
+        local.watch_savepoints(unit.buffer.savepoint_opened, unit.buffer.savepoint_rolled_back)
+        return unit
+
+    def commit(self, unit: Unit) -> None:
+        is_handed_over = False
+        try:
+            outcome = run(self.path.commit(unit))
+            if outcome.kafka == "pending":
+                is_handed_over = self._finish_later(unit)
+            if not is_handed_over:
+                run(self.path.finish(unit))
+        finally:
+            if not is_handed_over:
+                self.give_back(unit.slot)
+
+    def roll_back(self, unit: Unit) -> None:
+        try:
+            run(self.path.roll_back(unit))
+        finally:
+            self.give_back(unit.slot)
+
+    def take(self) -> Slot:
+        try:
+            slot = self._ready.get(timeout=self._settings.slot_timeout)
+        except queue.Empty:
+            raise RetryableError(
+                f"no slot of app {self._settings.app} became free within"
+                f" {self._settings.slot_timeout} s (slots={self._settings.slots})"
+            ) from None
+        self.upkeep.pool.lend(slot)
+        if time.monotonic() - slot.used_at > IDLE_SECONDS_MAX:
+            self._refresh(slot)
+        return slot
+
+    def give_back(self, slot: Slot) -> None:
+        self.upkeep.pool.take_back(slot)
+        if slot.is_ready and not slot.is_lost:
+            self._give(slot)
+            return
+        if slot.is_lost:
+            self.upkeep.pool.drop(slot)
+        self._wake.set()
+
+    def _finish_later(self, unit: Unit) -> bool:
+        if self._background is None:
+            return False
+        try:
+            self._background.submit(self._finish, unit)
+        except RuntimeError:
+            return False  # the writer is being closed
+        return True
+
+    def _finish(self, unit: Unit) -> None:
+        try:
+            run(self.path.finish(unit))
+        finally:
+            self.give_back(unit.slot)
+
+    def _refresh(self, slot: Slot) -> None:
+        slot.is_claimed = slot.is_ready = False
+        try:
+            run(self.upkeep.mode.recover(slot))
+        except BaseException:
+            self.give_back(slot)
+            raise
+
+    def _give(self, slot: Slot) -> None:
+        slot.used_at = time.monotonic()
+        self._ready.put(slot)
+
+    def _renew(self) -> None:
+        while not self._stopping.wait(self._settings.round_seconds):
+            try:
+                run(self.upkeep.renew())
+            except Exception as error:  # noqa: BLE001 - the next renewal comes soon
+                self._around.tell(logging.WARNING, "renewal_failed", "", error=error)
+
+    def _keep_up(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.wait(self._settings.round_seconds)
+            self._wake.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                run(self.upkeep.round())
+            except Exception as error:  # noqa: BLE001 - the next round comes soon
+                self._around.tell(logging.WARNING, "round_failed", "", error=error)

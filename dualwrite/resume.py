@@ -1,0 +1,185 @@
+"""The Kafka side of a dual write on brokers without KIP-939 (Kafka >= 3.0, Redpanda).
+
+"Prepared" is here: every record is acknowledged, and the transaction is open under a pair that the
+store remembers. Recovery ends it by a raw EndTxn with exactly that pair. InitProducerId would abort
+it, so every claim brings a new id, `<app>-<slot>.<fence>`, that nobody has used before.
+
+The limit: such a broker aborts what is open for longer than `transaction.timeout.ms`. So the
+messages are kept in the store, in the same local transaction, until the Kafka commit is
+acknowledged. When the coordinator shows that the pair was timed out, they are sent again under a
+new transaction. Any other doubt is an alarm: sending again could duplicate.
+"""
+
+import logging
+import re
+import time
+
+from dualwrite.admin import TransactionDescription
+from dualwrite.errors import ConfigurationError, Fenced, KafkaError, RetryableError
+from dualwrite.kept_messages import decode, encode_all
+from dualwrite.outcome import Fate, fate
+from dualwrite.prepared import PreparedTxnState
+from dualwrite.slot_pool import Slot
+from dualwrite.steps import Steps, call
+from dualwrite.surroundings import Surroundings
+from dualwrite.transaction import ConsumedOffsets, Unit
+from dualwrite.two_phase import bind_cluster, claim_again, replace_producer, send
+
+TRANSACTIONS_V2 = 2
+
+
+class Resume:
+    """Transactions that are resumed by their pair, with a copy of the messages behind them."""
+
+    name = "resume"
+    id_pattern = r"-[0-9]+\.[0-9]+"
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+
+    def slot_of(self, kafka_id: str) -> str:
+        return kafka_id.rpartition(".")[0]
+
+    def prepare(self, unit: Unit) -> Steps[PreparedTxnState]:
+        if any(isinstance(entry, ConsumedOffsets) for entry in unit.buffer.entries):
+            raise ConfigurationError(
+                "consumed offsets cannot be sent again after a timeout: without KIP-939 keep them"
+                " in the database, in the same transaction as the data"
+            )
+        producer = unit.slot.busy()
+        yield from call(producer.begin_transaction)
+        self._around.at("begun")
+        yield from send(producer, unit.buffer.entries)
+        self._around.at("produced")
+        return (yield from call(producer.flush_transaction))
+
+    def remember(self, unit: Unit) -> Steps[None]:
+        store, slot, handle = self._around.store, unit.slot, unit.local.handle
+        elapsed = time.monotonic() - unit.opened_at
+        if elapsed > self._around.resume_timeout / 2:
+            raise RetryableError(
+                f"the Kafka transaction is {elapsed:.0f} s old: too little of"
+                f" transaction.timeout.ms ({self._around.resume_timeout:.0f} s) is left to decide it"
+            )
+        kept = encode_all(unit.buffer.entries)
+        name = slot.transactional_id
+        yield from call(store.keep_messages, handle, name, unit.state, kept)
+        yield from call(store.remember, handle, name, unit.state, slot.fence)
+
+    def commit(self, slot: Slot, state: PreparedTxnState) -> Steps[None]:
+        assert slot.producer is not None
+        yield from call(slot.producer.commit_transaction)
+        # The next transaction may begin only after this: a copy that is still there means that no
+        # later transaction of the id exists, which is what recovery builds on.
+        yield from call(self._around.store.forget_messages, slot.transactional_id, state)
+        yield from self._next_pair(slot)
+
+    def abort(self, slot: Slot) -> Steps[None]:
+        assert slot.producer is not None
+        yield from call(slot.producer.abort_transaction)
+        yield from self._next_pair(slot)
+
+    def recover(self, slot: Slot) -> Steps[None]:
+        """End what is open under any id of the slot, send again what timed out, take a new id."""
+        around = self._around
+        yield from claim_again(around, slot)
+        around.at("claimed")
+        yield from bind_cluster(around, slot)
+        decided = _kafka_id(slot, slot.claim.state_fence)
+        state = slot.claim.state
+        kept: list[bytes] = []
+        if state.has_transaction:
+            name = slot.transactional_id
+            kept = yield from call(around.store.kept_messages, name, state)
+        lost = yield from self._end_decided(decided, state, bool(kept))
+        yield from self._abort_open(slot)
+        producer = yield from replace_producer(
+            around, slot, _kafka_id(slot, slot.fence), two_phase=False
+        )
+        # The id is as new as the fence, so there is nothing that this could abort.
+        yield from call(producer.init_transactions, keep_prepared_txn=False)
+        around.at("initialised")
+        try:
+            yield from call(around.store.recall, slot.transactional_id, slot.fence)
+        except Fenced:
+            slot.is_lost = True
+            raise
+        slot.is_ready = True
+        if lost:
+            yield from self._send_again(slot, kept)
+        elif kept:
+            yield from call(around.store.forget_messages, slot.transactional_id, state)
+        slot.is_claimed = False
+
+    def _end_decided(self, kafka_id: str, state: PreparedTxnState, has_copy: bool) -> Steps[bool]:
+        """Commit the remembered transaction if it is open; True if it was timed out instead."""
+        if not state.has_transaction or not has_copy:
+            return False  # without a copy, its end was acknowledged
+        around = self._around
+        described = yield from call(around.kafka.describe, kafka_id)
+        found = _fate(state, described)
+        if found is Fate.OPEN:
+            try:
+                yield from call(around.kafka.end_txn, kafka_id, state, True)
+            except KafkaError:
+                # It may have timed out since it was described; the coordinator knows.
+                described = yield from call(around.kafka.describe, kafka_id)
+                found = _fate(state, described)
+                if found is Fate.OPEN:
+                    raise
+            else:
+                around.recovered(kafka_id, state, committed=True)
+                return False
+        if found is Fate.DOUBT:
+            around.alarm("decided_but_not_proven", kafka_id, state)
+        return found is Fate.ABORTED
+
+    def _abort_open(self, slot: Slot) -> Steps[None]:
+        """Abort by their pairs whatever the slot's earlier owners left open and undecided.
+
+        The claim's fence made sure that none of them can be decided any more.
+        """
+        around = self._around
+        pattern = re.escape(slot.transactional_id) + r"\.[0-9]+"
+        for kafka_id in (yield from call(around.kafka.open_ids, pattern)):
+            if int(kafka_id.rpartition(".")[2]) >= slot.fence:
+                continue  # of a newer claim: this one is overtaken
+            described = yield from call(around.kafka.describe, kafka_id)
+            if described is None or described.state != "Ongoing":
+                continue
+            yield from call(around.kafka.end_txn, kafka_id, described.pair, False)
+            around.recovered(kafka_id, described.pair, committed=False)
+
+    def _send_again(self, slot: Slot, kept: list[bytes]) -> Steps[None]:
+        """Send the copy under a new transaction, decided by a local transaction like any other."""
+        around, name = self._around, slot.transactional_id
+        around.tell(logging.WARNING, "sent_again", name, slot.claim.state)
+        local = yield from call(around.store.begin)
+        unit = Unit(slot, local)
+        unit.buffer.entries += [decode(data) for data in kept]
+        unit.opened_at = time.monotonic()
+        try:
+            unit.state = yield from self.prepare(unit)
+            yield from self.remember(unit)
+            yield from call(local.commit)
+        except Exception:
+            yield from call(local.rollback)
+            raise
+        yield from self.commit(slot, unit.state)
+
+    def _next_pair(self, slot: Slot) -> Steps[None]:
+        """Make sure that the next transaction has a pair of its own (KIP-890 does it by itself)."""
+        assert slot.producer is not None
+        if slot.producer.transaction_version < TRANSACTIONS_V2:
+            yield from call(slot.producer.bump_epoch)
+        slot.is_ready = True
+
+
+def _kafka_id(slot: Slot, fence: int) -> str:
+    return f"{slot.transactional_id}.{fence}"
+
+
+def _fate(state: PreparedTxnState, described: TransactionDescription | None) -> Fate:
+    if described is None:
+        return Fate.DOUBT
+    return fate(state, described.state, described.pair)

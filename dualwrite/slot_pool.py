@@ -1,0 +1,86 @@
+"""The transactional ids that an instance holds, each with its producer.
+
+A slot is *ready* when its last transaction is known to be finished. Whatever ends otherwise (an
+unknown COMMIT, a Kafka commit without an answer, an abort that failed) leaves it *not ready*, and
+recovery of the slot is the one way back. So the pessimistic state is the default, and an
+interruption at any point leaves a slot that recovery will look at.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dualwrite.producer import TwoPhaseProducer
+from dualwrite.store import Claim
+
+
+@dataclass(slots=True, eq=False)
+class Slot:
+    """One transactional id, leased by this instance."""
+
+    transactional_id: str
+    claim: Claim
+    is_kept: bool = True
+    """False for a slot taken over from a dead instance: it is recovered and released."""
+    is_claimed: bool = True
+    """The claim is fresh: recovery may start from it."""
+    is_ready: bool = False
+    is_lost: bool = False
+    """A newer claim was seen: the slot is somebody else's."""
+    producer: TwoPhaseProducer | None = None
+    used_at: float = 0.0
+
+    @property
+    def fence(self) -> int:
+        return self.claim.fence
+
+    def busy(self) -> TwoPhaseProducer:
+        """Take it out of the ready state for a transaction."""
+        assert self.is_ready
+        assert self.producer is not None
+        self.is_ready = False
+        self.is_claimed = False
+        return self.producer
+
+
+@dataclass(slots=True)
+class SlotPool:
+    """Every slot that this instance holds, by id. Guarded by its owner; knows no waiting."""
+
+    _slots: dict[str, Slot] = field(default_factory=dict)
+    _in_use: set[str] = field(default_factory=set)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(list(self._slots.values()))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def held(self) -> list[str]:
+        return list(self._slots)
+
+    @property
+    def kept(self) -> int:
+        return sum(1 for slot in self._slots.values() if slot.is_kept)
+
+    def add(self, slot: Slot) -> None:
+        self._slots[slot.transactional_id] = slot
+
+    def drop(self, slot: Slot) -> None:
+        if self._slots.get(slot.transactional_id) is slot:
+            del self._slots[slot.transactional_id]
+        self._in_use.discard(slot.transactional_id)
+
+    def lend(self, slot: Slot) -> None:
+        self._in_use.add(slot.transactional_id)
+
+    def take_back(self, slot: Slot) -> None:
+        self._in_use.discard(slot.transactional_id)
+
+    def in_trouble(self) -> list[Slot]:
+        """Slots that nobody uses and that only recovery can make ready."""
+        return [
+            slot
+            for slot in self._slots.values()
+            if not slot.is_ready and slot.transactional_id not in self._in_use
+        ]

@@ -1,0 +1,267 @@
+"""Leasing, recovering and giving back slots: what a dual writer does beside its writes.
+
+Opening leases the instance's own slots, takes over whatever nobody alive owns, and recovers all of
+it before the first write. Afterwards a round every few seconds does the same for what has gone
+wrong meanwhile, here or in a peer that died: with two-phase commit there is no timeout, so the
+time until recovery is the time for which readers of the partitions stand still.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from dualwrite.errors import ConfigurationError, Fenced
+from dualwrite.failures import UnsupportedByBroker
+from dualwrite.owner import Owner
+from dualwrite.prepared import PreparedTxnState
+from dualwrite.resume import Resume
+from dualwrite.slot_ids import lease_slots, slot_number, take_over
+from dualwrite.slot_pool import Slot, SlotPool
+from dualwrite.steps import Steps, call
+from dualwrite.store import NOT_CLAIMED_YET, CannotDecideYet, LeasedSlot, Store
+from dualwrite.surroundings import Surroundings
+from dualwrite.two_phase import TwoPhase, close_producer
+from dualwrite.wire.api_keys import ApiKey
+from dualwrite.write_path import Mode
+from dualwrite.writer_settings import WriterSettings
+
+INIT_PRODUCER_ID_2PC = 6
+TRANSACTION_VERSION_2PC = 2
+BROKER_SWEEP_ROUNDS = 10
+"""The broker is asked for ids without a row at opening, and then every so many rounds."""
+
+
+class Leaser(Protocol):
+    """The two calls of `slot_ids`, which an `AsyncStore` offers itself."""
+
+    def lease_slots(
+        self,
+        app: str,
+        owner: str,
+        count: int,
+        *,
+        is_gone: Callable[[str], bool],
+        held: Iterable[str] = (),
+    ) -> list[LeasedSlot]: ...
+
+    def take_over(
+        self, app: str, owner: str, *, is_gone: Callable[[str], bool], held: Iterable[str] = ()
+    ) -> list[LeasedSlot]: ...
+
+
+class StoreLeaser:
+    """`Leaser` over a blocking store."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def lease_slots(
+        self,
+        app: str,
+        owner: str,
+        count: int,
+        *,
+        is_gone: Callable[[str], bool],
+        held: Iterable[str] = (),
+    ) -> list[LeasedSlot]:
+        return lease_slots(self._store, app, owner, count, is_gone=is_gone, held=held)
+
+    def take_over(
+        self, app: str, owner: str, *, is_gone: Callable[[str], bool], held: Iterable[str] = ()
+    ) -> list[LeasedSlot]:
+        return take_over(self._store, app, owner, is_gone=is_gone, held=held)
+
+
+class Upkeep:
+    """The slots of one open writer."""
+
+    def __init__(
+        self,
+        settings: WriterSettings,
+        around: Surroundings,
+        owner: Owner,
+        leaser: Leaser,
+        give: Callable[[Slot], None],
+    ) -> None:
+        """`give` hands a ready slot to whoever waits for one."""
+        self.pool = SlotPool()
+        self.mode: Mode = TwoPhase(around)
+        self._settings = settings
+        self._around = around
+        self._owner = owner
+        self._leaser = leaser
+        self._give = give
+        self._rounds = 0
+
+    def open(self) -> Steps[None]:
+        """Lease, recover and sweep; afterwards the pool is full and nothing of the dead is open."""
+        around, store = self._around, self._around.store
+        durability = yield from call(store.durability)
+        durability.require()
+        around.cluster_id = yield from call(around.kafka.cluster_id)
+        # A copied database must be refused before the first claim or InitProducerId.
+        for row in (yield from call(store.rows, self._settings.app)):
+            around.check_cluster(row.transactional_id, row.cluster_id)
+        yield from self._choose_mode()
+        yield from call(store.lease, around.owner_name, self._settings.row_lease_seconds)
+        yield from self._lease()
+        yield from self._take_over()
+        refusals = yield from self._recover_all()
+        yield from self._sweep_broker()
+        if refusals:
+            raise refusals[0]
+        around.raise_heuristic_aborts()
+
+    def round(self) -> Steps[None]:
+        """Recover what is in trouble, replace what was lost, take over from the dead."""
+        self._rounds += 1
+        if self.pool.kept < self._settings.slots:
+            yield from self._lease()
+        yield from self._take_over()
+        if self._rounds % BROKER_SWEEP_ROUNDS == 0:
+            yield from self._sweep_broker()
+        for slot in self.pool.in_trouble():
+            yield from self.try_recover(slot)
+        self._around.heuristic_aborts.clear()  # each was logged as it was found
+
+    def renew(self) -> Steps[None]:
+        """Prolong the lease; after it had run out, the fence tells what was taken over."""
+        name, seconds = self._around.owner_name, self._settings.row_lease_seconds
+        if not (yield from call(self._around.store.renew, name, seconds)):
+            self._around.tell(logging.WARNING, "lease_lost", "")
+            yield from call(self._around.store.lease, name, seconds)
+
+    def close(self) -> Steps[None]:
+        """End what is decided, as far as it goes, and give everything back."""
+        for slot in self.pool.in_trouble():
+            yield from self.try_recover(slot)
+        for slot in self.pool:
+            yield from close_producer(slot)
+        yield from self._end_lease()
+
+    def close_after_failure(self) -> Steps[None]:
+        """Give everything back as it is: opening failed, and the next one recovers again."""
+        for slot in self.pool:
+            yield from close_producer(slot)
+        yield from self._end_lease()
+
+    def _end_lease(self) -> Steps[None]:
+        """End the lease, so that peers may take every slot at once."""
+        try:
+            yield from call(self._around.store.end_lease, self._around.owner_name)
+        except Exception as error:  # noqa: BLE001 - it runs out by itself
+            self._around.tell(logging.WARNING, "lease_not_ended", "", error=error)
+
+    def try_recover(self, slot: Slot) -> Steps[None]:
+        """Recover a slot; what fails is logged and tried again in the next round."""
+        try:
+            yield from self.recover(slot)
+        except Exception as error:  # noqa: BLE001 - the next round tries again
+            if not slot.is_lost:
+                name = slot.transactional_id
+                self._around.tell(logging.WARNING, "recovery_failed", name, error=error)
+
+    def recover(self, slot: Slot) -> Steps[None]:
+        """Make a slot ready and hand it out, or release it if it was only taken over."""
+        try:
+            yield from self.mode.recover(slot)
+        finally:
+            if slot.is_lost:
+                self.pool.drop(slot)
+        if slot.is_kept:
+            self._give(slot)
+            return
+        yield from close_producer(slot)
+        self.pool.drop(slot)
+        yield from call(self._around.store.release, slot.transactional_id, slot.fence)
+
+    def _choose_mode(self) -> Steps[None]:
+        if self._settings.mode == "resume":
+            self.mode = Resume(self._around)
+            return
+        features = yield from call(self._around.kafka.features)
+        is_offered = (
+            features.offers(ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_2PC)
+            and features.transaction_version >= TRANSACTION_VERSION_2PC
+        )
+        if is_offered:
+            return
+        self._fall_back("the broker offers no InitProducerId v6 with transaction.version 2")
+
+    def _fall_back(self, reason: str) -> None:
+        if self._settings.mode == "2pc":
+            raise UnsupportedByBroker(f"two-phase commit is not possible: {reason}")
+        logging.getLogger(__name__).warning(
+            "event=resume_mode app=%s reason=%s limit=an outage longer than transaction.timeout.ms"
+            " makes the broker abort; such messages are sent again from their copy",
+            self._settings.app,
+            reason,
+        )
+        self.mode = Resume(self._around)
+
+    def _lease(self) -> Steps[None]:
+        leased = yield from call(
+            self._leaser.lease_slots,
+            self._settings.app,
+            self._around.owner_name,
+            self._settings.slots - self.pool.kept,
+            is_gone=self._owner.is_gone,
+            held=self.pool.held,
+        )
+        for each in leased:
+            self.pool.add(Slot(each.transactional_id, each.claim))
+
+    def _take_over(self) -> Steps[None]:
+        taken = yield from call(
+            self._leaser.take_over,
+            self._settings.app,
+            self._around.owner_name,
+            is_gone=self._owner.is_gone,
+            held=self.pool.held,
+        )
+        for each in taken:
+            self._around.tell(logging.INFO, "taken_over", each.transactional_id, each.claim.state)
+            self.pool.add(Slot(each.transactional_id, each.claim, is_kept=False))
+
+    def _recover_all(self) -> Steps[list[ConfigurationError]]:
+        """Recover every slot, so that a refused one does not keep the others' readers waiting."""
+        refusals = []
+        for slot in self.pool:
+            try:
+                yield from self._recover_or_fall_back(slot)
+            except Fenced:
+                continue  # another instance was faster; the next round leases another slot
+            except ConfigurationError as refusal:
+                refusals.append(refusal)
+        return refusals
+
+    def _recover_or_fall_back(self, slot: Slot) -> Steps[None]:
+        try:
+            yield from self.recover(slot)
+        except UnsupportedByBroker as error:
+            if self.mode.name == "resume":
+                raise
+            self._fall_back(str(error))
+            yield from self.recover(slot)
+
+    def _sweep_broker(self) -> Steps[None]:
+        """End what is open under an id of ours without a row, which gets its row first."""
+        app = self._settings.app
+        pattern = re.escape(app) + self.mode.id_pattern
+        for kafka_id in (yield from call(self._around.kafka.open_ids, pattern)):
+            name = self.mode.slot_of(kafka_id)
+            if slot_number(app, name) is None or name in self.pool.held:
+                continue
+            if (yield from call(self._around.store.row, name)) is not None:
+                continue
+            try:
+                claim = yield from call(
+                    self._around.store.claim, name, NOT_CLAIMED_YET, owner=self._around.owner_name
+                )
+            except (Fenced, CannotDecideYet):
+                continue
+            self._around.tell(logging.WARNING, "id_without_row", name, PreparedTxnState.NONE)
+            slot = Slot(name, claim, is_kept=False)
+            self.pool.add(slot)
+            yield from self.try_recover(slot)

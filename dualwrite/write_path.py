@@ -1,0 +1,239 @@
+"""The end of a dual write, in the one order that keeps both sides equal.
+
+    flush the database work -> produce and prepare -> remember the pair, fence-checked, as the last
+    statement -> COMMIT of the database, which decides -> Kafka commit
+
+Until COMMIT is sent, every exception undoes both sides. From then on only the database's definite
+answer counts. Anything else, KeyboardInterrupt and cancellation among it, is an unknown COMMIT,
+after which nobody may abort before a claim has told the outcome. After the decision nothing is an
+error any more: what Kafka has not acknowledged is pending, and recovery of the slot ends it.
+"""
+
+import logging
+import time
+from typing import NoReturn, Protocol
+
+from dualwrite import metrics
+from dualwrite.errors import (
+    Fenced,
+    InvalidTxnState,
+    OutcomeUnknown,
+    RetryableError,
+)
+from dualwrite.failures import AbortableError, FatalError, KafkaTimeout
+from dualwrite.prepared import PreparedTxnState
+from dualwrite.retries import is_serialization_failure
+from dualwrite.slot_pool import Slot
+from dualwrite.steps import Steps, call
+from dualwrite.store import CannotDecideYet, CommitUnknown, StoreUnavailable
+from dualwrite.surroundings import Surroundings
+from dualwrite.transaction import Outcome, Unit
+from dualwrite.wire.error_codes import ErrorCode
+
+RESOLVE_ATTEMPTS = 3
+"""Claims after an unknown COMMIT; each waits, bounded, for the row lock of the lost transaction."""
+
+
+class Mode(Protocol):
+    """The Kafka side of a dual write: `TwoPhase`, or `Resume` for brokers without KIP-939."""
+
+    name: str
+    id_pattern: str
+
+    def slot_of(self, kafka_id: str) -> str: ...
+    def prepare(self, unit: Unit) -> Steps[PreparedTxnState]: ...
+    def remember(self, unit: Unit) -> Steps[None]: ...
+    def commit(self, slot: Slot, state: PreparedTxnState) -> Steps[None]: ...
+    def abort(self, slot: Slot) -> Steps[None]: ...
+    def recover(self, slot: Slot) -> Steps[None]: ...
+
+
+class WritePath:
+    """Ends units; `commit` decides, `finish` carries Kafka to the decision."""
+
+    def __init__(self, around: Surroundings, mode: Mode) -> None:
+        self._around = around
+        self._mode = mode
+
+    def commit(self, unit: Unit) -> Steps[Outcome]:
+        """Carry the unit to the decision. A `pending` outcome is then to be finished."""
+        if unit.spoiled_by is not None:
+            yield from self.roll_back(unit)
+            raise InvalidTxnState("a block that had joined failed") from unit.spoiled_by
+        try:
+            yield from self._prepare(unit)
+        except GeneratorExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised again, under a better name
+            yield from self._undo(unit, error)
+            raise_named(error)
+        yield from self._decide(unit)
+        return unit.require_outcome()
+
+    def roll_back(self, unit: Unit) -> Steps[None]:
+        """Undo the database work; nothing has been sent to Kafka yet."""
+        yield from call(unit.local.rollback)
+        unit.ended("rolled_back", "none")
+
+    def finish(self, unit: Unit) -> Steps[Outcome]:
+        """Commit in Kafka what is decided; an error here only means that it takes longer."""
+        if unit.require_outcome().kafka != "pending":
+            return unit.require_outcome()
+        slot = unit.slot
+        try:
+            yield from self._mode.commit(slot, unit.state)
+        except Exception as error:  # noqa: BLE001 - it is decided, and recovery will end it
+            # Fenced included: another instance has claimed the slot, and reads the same decision.
+            name = slot.transactional_id
+            self._around.tell(
+                logging.WARNING, "kafka_commit_pending", name, unit.state, error=error
+            )
+            metrics.transactions.labels(self._around.app, "pending").inc()
+            return unit.require_outcome()
+        self._around.at("completed")
+        metrics.window.labels(self._around.app).observe(time.monotonic() - unit.opened_at)
+        metrics.transactions.labels(self._around.app, "committed").inc()
+        return unit.ended("committed", "committed")
+
+    def _prepare(self, unit: Unit) -> Steps[None]:
+        around = self._around
+        yield from call(unit.local.flush)
+        around.at("flushed")
+        if not unit.buffer:
+            return
+        unit.opened_at = time.monotonic()
+        unit.state = yield from self._mode.prepare(unit)
+        around.at("prepared")
+        if not unit.state.has_transaction:
+            unit.slot.is_ready = True
+            return
+        try:
+            yield from self._mode.remember(unit)
+        except Fenced:
+            unit.slot.is_lost = True
+            raise
+        around.at("remembered")
+
+    def _decide(self, unit: Unit) -> Steps[None]:
+        unit.is_sent = True
+        self._around.at("committing")
+        try:
+            yield from call(unit.local.commit)
+        except CommitUnknown as error:
+            yield from self._resolve(unit, error)
+        except Exception as error:  # noqa: BLE001 - raised again, under a better name
+            # The store is sure: not committed, and rolled back already.
+            if isinstance(error, Fenced):
+                unit.slot.is_lost = True
+            yield from self._abort(unit)
+            unit.ended("rolled_back", "aborted" if unit.state.has_transaction else "none")
+            raise_named(error)
+        except GeneratorExit:
+            raise
+        except BaseException as interruption:
+            # An interrupted COMMIT may have arrived: it is the claim that tells.
+            try:
+                yield from self._resolve(unit, interruption)
+            except (RetryableError, OutcomeUnknown) as resolution:
+                raise interruption from resolution
+            yield from self.finish(unit)
+            raise
+        else:
+            self._committed(unit)
+        self._around.at("committed")
+
+    def _committed(self, unit: Unit) -> None:
+        unit.ended("committed", "pending" if unit.state.has_transaction else "none")
+
+    def _resolve(self, unit: Unit, error: BaseException) -> Steps[None]:
+        """Learn by a claim whether an unknown COMMIT happened; returns only if it did."""
+        slot, name = unit.slot, unit.slot.transactional_id
+        self._around.tell(logging.WARNING, "commit_unknown", name, unit.state, error=error)
+        yield from call(unit.local.rollback)  # gives up the connection, whatever became of it
+        if not unit.state.has_transaction:
+            raise OutcomeUnknown("COMMIT was sent, its answer was lost") from error
+        try:
+            yield from self._claim(slot)
+        except RetryableError as problem:
+            # Another instance decides it, or nobody can decide yet. The prepared transaction stays
+            # open, and the slot is left to recovery.
+            slot.is_lost = isinstance(problem, Fenced)
+            raise OutcomeUnknown(
+                f"COMMIT of {unit.state} on {name} was sent, its answer was lost: {problem}"
+            ) from error
+        if slot.claim.state == unit.state:
+            self._committed(unit)
+            return
+        yield from self._abort(unit)
+        unit.ended("rolled_back", "aborted")
+        raise RetryableError(f"COMMIT of {unit.state} on {name} did not happen") from error
+
+    def _claim(self, slot: Slot) -> Steps[None]:
+        for attempt in range(1, RESOLVE_ATTEMPTS + 1):
+            try:
+                slot.claim = yield from call(
+                    self._around.store.claim, slot.transactional_id, slot.fence
+                )
+            except (CannotDecideYet, StoreUnavailable):
+                if attempt == RESOLVE_ATTEMPTS:
+                    raise
+            else:
+                return
+
+    def _undo(self, unit: Unit, error: BaseException) -> Steps[None]:
+        try:
+            yield from call(unit.local.rollback)
+        finally:
+            yield from self._abort(unit)
+        unit.ended("rolled_back", "aborted" if unit.buffer else "none")
+        metrics.transactions.labels(self._around.app, "rolled_back").inc()
+        if isinstance(error, Fenced):
+            name = unit.slot.transactional_id
+            self._around.tell(logging.WARNING, "fenced", name, unit.state, error=error)
+
+    def _abort(self, unit: Unit) -> Steps[None]:
+        """Abort in Kafka what was begun; if that fails, recovery of the slot does it."""
+        slot = unit.slot
+        if slot.is_ready:
+            return
+        try:
+            yield from self._mode.abort(slot)
+        except Exception as error:  # noqa: BLE001 - the first error is the one to raise
+            name = slot.transactional_id
+            self._around.tell(logging.WARNING, "abort_pending", name, unit.state, error=error)
+
+
+_HOPELESS = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.GROUP_AUTHORIZATION_FAILED,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.INVALID_RECORD,
+    }
+)
+"""Answers that the same messages would get again."""
+
+
+def as_retryable(error: BaseException) -> BaseException:
+    """Name an error before the decision by what the caller can do; both sides are undone."""
+    if isinstance(error, RetryableError):
+        return error
+    if isinstance(error, KafkaTimeout | FatalError | AbortableError):
+        if error.code in _HOPELESS:
+            return error
+        return RetryableError(f"Kafka did not take the messages: {error}")
+    if is_serialization_failure(error):
+        return RetryableError(f"the database asks to run the transaction again: {error}")
+    return error
+
+
+def raise_named(error: BaseException) -> NoReturn:
+    """Raise the error under the name that tells the caller what to do."""
+    named = as_retryable(error)
+    if named is error:
+        raise error
+    raise named from error

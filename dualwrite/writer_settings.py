@@ -1,0 +1,91 @@
+"""What a dual writer is told, checked once."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dualwrite.errors import ConfigurationError
+from dualwrite.slot_ids import check_app
+
+KafkaCommit = Literal["wait", "background"]
+ModeName = Literal["auto", "2pc", "resume"]
+
+LEASE_SHARE = 0.7
+ROUND_SHARE = 0.1
+"""A lease lasts 0.7 of `lease_seconds` and is renewed and looked at every 0.1 of it: a dead peer's
+slots are taken over before `lease_seconds` have passed, and six renewals may fail before that."""
+
+RESUME_TIMEOUT_MS = 900_000
+"""Brokers' usual upper limit, and so the longest outage that resume mode bridges by itself."""
+
+_OWNED = (
+    "transactional.id",
+    "transaction.two.phase.commit.enable",
+    "enable.idempotence",
+    "acks",
+)
+# Database locks are held while Kafka is asked, so Kafka has to fail long before a database would.
+_PATIENCE = {"max.block.ms": 15_000, "delivery.timeout.ms": 15_000, "request.timeout.ms": 10_000}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSettings:
+    """The arguments of `DualWriter` and `AsyncDualWriter`, apart from the store."""
+
+    config: Mapping[str, Any] = field(repr=False)
+    app: str
+    slots: int = 8
+    lease_seconds: float = 10
+    kafka_commit: KafkaCommit = "wait"
+    slot_timeout: float = 30
+    instance: str = ""
+    mode: ModeName = "auto"
+    adopt: bool = False
+    on_step: Callable[[str], None] | None = None
+
+    def __post_init__(self) -> None:
+        check_app(self.app)
+        if not isinstance(self.slots, int) or not 1 <= self.slots <= 10_000:
+            raise ConfigurationError(f"slots must lie in 1 .. 10000, not {self.slots!r}")
+        if not 0.5 <= self.lease_seconds <= 3600:
+            raise ConfigurationError(
+                f"lease_seconds must lie in 0.5 .. 3600, not {self.lease_seconds!r}"
+            )
+        if self.kafka_commit not in ("wait", "background"):
+            raise ConfigurationError(
+                f"kafka_commit must be 'wait' or 'background', not {self.kafka_commit!r}"
+            )
+        if self.mode not in ("auto", "2pc", "resume"):
+            raise ConfigurationError(f"mode must be auto, 2pc or resume, not {self.mode!r}")
+        owned = [key for key in _OWNED if key in self.config]
+        if owned:
+            raise ConfigurationError(f"{owned[0]!r} is set by the dual writer itself")
+        if "transaction.timeout.ms" in self.config and self.mode != "resume":
+            raise ConfigurationError(
+                "'transaction.timeout.ms' has no meaning for prepared transactions (KIP-939);"
+                " it can be set with mode='resume'"
+            )
+
+    @property
+    def row_lease_seconds(self) -> float:
+        return self.lease_seconds * LEASE_SHARE
+
+    @property
+    def round_seconds(self) -> float:
+        return self.lease_seconds * ROUND_SHARE
+
+    @property
+    def admin_config(self) -> dict[str, Any]:
+        return {key: value for key, value in self.config.items() if key != "transaction.timeout.ms"}
+
+    def producer_config(self, transactional_id: str, *, two_phase: bool) -> dict[str, Any]:
+        config = {**_PATIENCE, **self.config, "transactional.id": transactional_id}
+        if two_phase:
+            config["transaction.two.phase.commit.enable"] = True
+        else:
+            config["transaction.timeout.ms"] = self.resume_timeout_ms
+        return config
+
+    @property
+    def resume_timeout_ms(self) -> int:
+        return int(self.config.get("transaction.timeout.ms", RESUME_TIMEOUT_MS))
