@@ -58,8 +58,11 @@ class Sqlite(SqlDialect):
 
     @contextmanager
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
-        self.join(connection)
         before = int(connection.exec_driver_sql("PRAGMA busy_timeout").scalar_one())
+        if _in_transaction(connection):
+            # A hook of the engine has sent a plain BEGIN; nothing was done in it yet.
+            connection.exec_driver_sql("ROLLBACK")
+        self.join(connection)
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(lock_timeout * 1000)}")
         try:
             # A deferred transaction that reads first cannot wait for the lock afterwards.

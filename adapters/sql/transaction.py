@@ -1,6 +1,7 @@
 """`SqlTransaction`: one local transaction, guarded from its first statement to its COMMIT."""
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,11 @@ from dualwrite.errors import ConfigurationError, InvalidTxnState, RetryableError
 from dualwrite.store import CommitUnknown, ResourceName
 
 log = logging.getLogger("dualwrite.adapters.sql")
+
+_SAVEPOINT = re.compile(r"\s*SAVEPOINT\s+[\"`]?(\w+)", re.IGNORECASE)
+_ROLLBACK_TO = re.compile(
+    r"\s*ROLLBACK\s+(?:WORK\s+|TRANSACTION\s+)?TO\s+(?:SAVEPOINT\s+)?[\"`]?(\w+)", re.IGNORECASE
+)
 
 
 class SqlTransaction:
@@ -38,6 +44,7 @@ class SqlTransaction:
         self._close = close
         self._is_own = is_own
         self.reads_from_snapshot = reads_from_snapshot
+        self._watchers: list[tuple[Callable[[str], None], Callable[[str], None]]] = []
         self._listening: list[tuple[object, str, Callable[..., object]]] = []
         self._is_ending = False
         self._is_over = False
@@ -66,11 +73,9 @@ class SqlTransaction:
     def watch_savepoints(
         self, opened: Callable[[str], None], rolled_back: Callable[[str], None]
     ) -> None:
-        connection = self._link.connection
-        if connection is None:
-            return  # psycopg shows its savepoints to nobody
-        self._listen(connection, "savepoint", lambda _, name: opened(name))
-        self._listen(connection, "rollback_savepoint", lambda _, name, context: rolled_back(name))
+        # psycopg shows its savepoints to nobody. SQLAlchemy's own event comes before it has chosen
+        # a name, and raw SQL fires none; the statement is what all of them have in common.
+        self._watchers.append((opened, rolled_back))
 
     def flush(self) -> None:
         if self._is_own and self._link.connection is not None:
@@ -181,6 +186,11 @@ class SqlTransaction:
         context: object,
         executemany: bool,
     ) -> None:
+        for opened, rolled_back in self._watchers:
+            if savepoint := _SAVEPOINT.match(statement):
+                opened(savepoint[1])
+            elif rollback := _ROLLBACK_TO.match(statement):
+                rolled_back(rollback[1])
         if self._dialect.commits_implicitly(statement):
             raise InvalidTxnState(
                 f"this statement would commit the transaction by itself: {statement[:60]}"

@@ -27,7 +27,7 @@ class CuttingProxy:
         self._cutting.set()
 
     def close(self) -> None:
-        self._listener.close()
+        _shut(self._listener)  # closing alone would leave `accept` waiting
         for connection in self._open:
             _shut(connection)
         for thread in self._threads:
