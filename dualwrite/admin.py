@@ -1,86 +1,39 @@
 """`TransactionAdmin`: looking at transactions from outside, and ending them by hand.
 
-Every call blocks until the answer is there; `KafkaTimeout` after `max.block.ms`.
+Every call waits for its answer, `KafkaTimeout` after `max.block.ms`. `AsyncTransactionAdmin` has the
+same methods, awaitable.
 """
 
+import threading
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from dualwrite.async_driver import AsyncDriver
+from dualwrite.blocking import BlockingDriver
 from dualwrite.config import parse_config
+from dualwrite.descriptions import (
+    BrokerFeatures,
+    FinishedTransaction,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+from dualwrite.flows.administration import AdminFlows
+from dualwrite.flows.steps import Flow
 from dualwrite.prepared import PreparedTxnState
 
-TWO_PHASE_TIMEOUT_MS = 2**31 - 1
-"""What a transaction that never times out shows as its timeout (KIP-939)."""
+__all__ = [
+    "AsyncTransactionAdmin",
+    "BrokerFeatures",
+    "FinishedTransaction",
+    "ProducerDescription",
+    "TransactionAdmin",
+    "TransactionDescription",
+    "TransactionListing",
+]
 
-
-@dataclass(frozen=True, slots=True)
-class TransactionListing:
-    """One line of `list_transactions`."""
-
-    transactional_id: str
-    producer_id: int
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class FinishedTransaction:
-    """The transaction that an id finished last, which only the bundled broker remembers."""
-
-    pair: PreparedTxnState
-    outcome: str
-    """"commit" or "abort"."""
-    cause: str
-    """"client", "timeout", "fenced" or "forced"."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransactionDescription:
-    """What the coordinator knows of a transactional id."""
-
-    transactional_id: str
-    state: str
-    """Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit or CompleteAbort."""
-    pair: PreparedTxnState
-    timeout_ms: int
-    start_time_ms: int
-    partitions: tuple[tuple[str, int], ...]
-    coordinator: int
-    """Node id of the coordinator."""
-    last_finished: FinishedTransaction | None = None
-
-    @property
-    def is_two_phase(self) -> bool:
-        return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerDescription:
-    """A producer that writes to a partition."""
-
-    producer_id: int
-    epoch: int
-    last_sequence: int
-    last_timestamp_ms: int
-    coordinator_epoch: int
-    transaction_start_offset: int
-    """First offset of its open transaction, or -1."""
-
-
-@dataclass(frozen=True, slots=True)
-class BrokerFeatures:
-    """What the cluster offers: finalized feature levels and the versions of one of its brokers."""
-
-    finalized: Mapping[str, int]
-    api_versions: Mapping[int, tuple[int, int]]
-
-    @property
-    def transaction_version(self) -> int:
-        return self.finalized.get("transaction.version", 0)
-
-    def offers(self, api_key: int, version: int) -> bool:
-        low, high = self.api_versions.get(api_key, (0, -1))
-        return low <= version <= high
+T = TypeVar("T")
 
 
 class TransactionAdmin:
@@ -88,6 +41,9 @@ class TransactionAdmin:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._config = parse_config(config, transactional=False)
+        self._flows = AdminFlows(self._config)
+        self._driver = BlockingDriver(self._config, self._flows.cluster)
+        self._lock = threading.Lock()
 
     def list_transactions(
         self,
@@ -95,25 +51,32 @@ class TransactionAdmin:
         min_duration_ms: int | None = None,
         id_pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """List the transactional ids of all brokers; what an old broker cannot filter we do."""
-        raise NotImplementedError("the admin client is not built yet")
+        """List the transactional ids of all brokers; what an old broker cannot filter we do.
+
+        `id_pattern` is a regular expression for the whole id.
+        """
+        flow = self._flows.list_transactions(
+            list(states or ()), min_duration_ms, id_pattern, int(time.time() * 1000)
+        )
+        return self._run("list_transactions", flow)
 
     def describe_transactions(
         self, transactional_ids: Iterable[str]
     ) -> dict[str, TransactionDescription | None]:
         """Describe ids; None for one that the coordinator does not know."""
-        raise NotImplementedError("the admin client is not built yet")
+        flow = self._flows.describe_transactions(_several(transactional_ids))
+        return self._run("describe_transactions", flow)
 
     def describe_producers(self, topic: str, partition: int) -> list[ProducerDescription]:
         """List the producers that have written to a partition, as its leader knows them."""
-        raise NotImplementedError("the admin client is not built yet")
+        return self._run("describe_producers", self._flows.describe_producers(topic, partition))
 
     def force_terminate_transaction(self, transactional_id: str) -> None:
         """Abort whatever the id has open, prepared or not, and fence its producer.
 
         Raises `KafkaError` with code 105 for an id that the coordinator does not know.
         """
-        raise NotImplementedError("the admin client is not built yet")
+        self._run("force_terminate_transaction", self._flows.force_terminate(transactional_id))
 
     def end_txn(
         self, transactional_id: str, producer_id: int, epoch: int, commit: bool
@@ -123,21 +86,97 @@ class TransactionAdmin:
         Returns the pair that the id has afterwards (the empty state where the broker does not
         tell). Raises `KafkaError` with the broker's code when it refuses.
         """
-        raise NotImplementedError("the admin client is not built yet")
+        pair = PreparedTxnState(producer_id, epoch)
+        return self._run("end_txn", self._flows.end_txn(transactional_id, pair, commit))
 
     def cluster_id(self) -> str:
         """The id of the cluster; "" if the broker has none."""
-        raise NotImplementedError("the admin client is not built yet")
+        return self._run("cluster_id", self._flows.cluster_id())
 
     def features(self) -> BrokerFeatures:
         """What the cluster offers."""
-        raise NotImplementedError("the admin client is not built yet")
+        return self._run("features", self._flows.features())
 
     def close(self) -> None:
         """Close the connections."""
+        self._driver.close()
+
+    def _run(self, call: str, flow: Flow[T]) -> T:
+        with self._lock:
+            try:
+                return self._driver.run(flow, self._config.block_ms_max, call)
+            except Exception:
+                raise
+            except BaseException:
+                self._driver.abandon()
+                raise
 
     def __enter__(self) -> "TransactionAdmin":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class AsyncTransactionAdmin:
+    """`TransactionAdmin` for a running event loop: the same names, awaitable."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = parse_config(config, transactional=False)
+        self._flows = AdminFlows(self._config)
+        self._driver = AsyncDriver(self._config, self._flows.cluster)
+
+    async def list_transactions(
+        self,
+        states: Iterable[str] | None = None,
+        min_duration_ms: int | None = None,
+        id_pattern: str | None = None,
+    ) -> list[TransactionListing]:
+        flow = self._flows.list_transactions(
+            list(states or ()), min_duration_ms, id_pattern, int(time.time() * 1000)
+        )
+        return await self._run("list_transactions", flow)
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str]
+    ) -> dict[str, TransactionDescription | None]:
+        flow = self._flows.describe_transactions(_several(transactional_ids))
+        return await self._run("describe_transactions", flow)
+
+    async def describe_producers(self, topic: str, partition: int) -> list[ProducerDescription]:
+        flow = self._flows.describe_producers(topic, partition)
+        return await self._run("describe_producers", flow)
+
+    async def force_terminate_transaction(self, transactional_id: str) -> None:
+        flow = self._flows.force_terminate(transactional_id)
+        await self._run("force_terminate_transaction", flow)
+
+    async def end_txn(
+        self, transactional_id: str, producer_id: int, epoch: int, commit: bool
+    ) -> PreparedTxnState:
+        pair = PreparedTxnState(producer_id, epoch)
+        return await self._run("end_txn", self._flows.end_txn(transactional_id, pair, commit))
+
+    async def cluster_id(self) -> str:
+        return await self._run("cluster_id", self._flows.cluster_id())
+
+    async def features(self) -> BrokerFeatures:
+        return await self._run("features", self._flows.features())
+
+    async def close(self) -> None:
+        await self._driver.close()
+
+    async def _run(self, call: str, flow: Flow[T]) -> T:
+        return await self._driver.run(flow, self._config.block_ms_max, call)
+
+    async def __aenter__(self) -> "AsyncTransactionAdmin":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def _several(transactional_ids: Iterable[str]) -> list[str]:
+    if isinstance(transactional_ids, str):
+        raise TypeError("transactional ids must be a list, not one text")
+    return list(transactional_ids)

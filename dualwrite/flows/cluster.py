@@ -48,10 +48,12 @@ TRANSACTION_VERSION = "transaction.version"
 
 _HEAD_START_MS = 1_000
 _CONCURRENT_BACKOFF_MS = 20
+_TOPIC_PROPAGATION_MS = 5_000
 _METADATA_VERSION_MAX = 8  # later ones add topic ids, which names make unnecessary here
 
 MakeRequest = Callable[[int], Any]
 CodeOf = Callable[[Any], int]
+Fail = Callable[[Verdict, int, str], Exception]
 
 
 class ConnectionLost(Exception):
@@ -302,6 +304,24 @@ class Cluster:
             if found.partitions:
                 self.topics[found.name] = Topic.learned(found)
 
+    def know_topic(self, topic: str) -> Flow[None]:
+        """Wait until the partitions of a topic are known; a new topic gets some time to appear."""
+        give_up_ms = self.now_ms + _TOPIC_PROPAGATION_MS
+        attempt = 0
+        while topic not in self.topics:
+            response = yield from self.refresh([topic])
+            found = [t.error_code for t in response.topics if t.name == topic]
+            code = found[0] if found else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            if topic in self.topics:
+                return
+            if code and code not in verdicts.METADATA_RETRIED:
+                raise verdicts.plain_failure(code, f"topic {topic!r}")
+            if self.now_ms >= give_up_ms:
+                missing = code or int(ErrorCode.LEADER_NOT_AVAILABLE)
+                raise verdicts.plain_failure(missing, f"topic {topic!r}")
+            attempt += 1
+            yield from self.pause(self.backoff(attempt))
+
     def coordinator(self, kind: int, key: str) -> Flow[int]:
         """The broker that coordinates a group or a transactional id, connected."""
         attempt = 0
@@ -339,6 +359,9 @@ class Cluster:
             self._coordinators[kind, key] = found.node_id
         return int(found.error_code)
 
+    def known_coordinator(self, kind: int, key: str) -> int:
+        return self._coordinators.get((kind, key), -1)
+
     def forget_coordinator(self, kind: int, key: str) -> None:
         self._coordinators.pop((kind, key), None)
 
@@ -353,6 +376,7 @@ class Cluster:
         limit: int,
         at_least: int = 0,
         code_of: CodeOf = lambda response: int(response.error_code),
+        fail: Fail = verdicts.failure,
         context: str,
     ) -> Flow[Any]:
         """Ask a coordinator, wherever it moves, until it has done it or refuses for good."""
@@ -372,7 +396,7 @@ class Cluster:
             if judgement is Verdict.DONE:
                 return response
             if judgement not in (Verdict.RETRY, Verdict.MOVED):
-                raise verdicts.failure(judgement, code, context)
+                raise fail(judgement, code, context)
             if judgement is Verdict.MOVED:
                 self.forget_coordinator(kind, key)
             attempt += 1

@@ -47,7 +47,6 @@ _EXPECTED_PAIR_INIT = 3
 _END_V2 = 5
 _OFFSETS_V2 = 5
 _ADD_PARTITIONS_MAX = 3
-_TOPIC_PROPAGATION_MS = 5_000
 
 
 class TransactionFlows:
@@ -179,22 +178,8 @@ class TransactionFlows:
         self.states.move(State.IN_TRANSACTION)
 
     def know_topic(self, topic: str) -> Flow[None]:
-        """Wait until the partitions of a topic are known; a new topic gets some time to appear."""
-        give_up_ms = self.cluster.now_ms + _TOPIC_PROPAGATION_MS
-        attempt = 0
-        while topic not in self.cluster.topics:
-            response = yield from self.cluster.refresh([topic])
-            found = [t.error_code for t in response.topics if t.name == topic]
-            code = found[0] if found else int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            if topic in self.cluster.topics:
-                return
-            if code and code not in verdicts.METADATA_RETRIED:
-                raise verdicts.plain_failure(code, f"topic {topic!r}")
-            if self.cluster.now_ms >= give_up_ms:
-                missing = code or int(ErrorCode.LEADER_NOT_AVAILABLE)
-                raise verdicts.plain_failure(missing, f"topic {topic!r}")
-            attempt += 1
-            yield from self.cluster.pause(self.cluster.backoff(attempt))
+        """Wait until the partitions of a topic are known."""
+        yield from self.cluster.know_topic(topic)
 
     def pump(self, wait_until_ms: float = 0) -> Flow[None]:
         """Send what is due and take in what has been answered, waiting at most until then."""
