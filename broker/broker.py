@@ -17,6 +17,7 @@ import uvloop
 from dualwrite.broker.listeners import Listener, parse_listeners
 from dualwrite.broker.node import Node
 from dualwrite.broker.running_clock import RunningClock
+from dualwrite.broker.security.gate import lock, tighten
 from dualwrite.broker.server import Server
 from dualwrite.broker.settings import Settings
 from dualwrite.broker.storage.disk import Disk, RealDisk
@@ -35,9 +36,11 @@ async def serve(
 ) -> None:
     """Run a broker on the current loop until `stopped`; raises `StorageFailed` if the disk fails."""
     listeners = parse_listeners(settings)
+    tighten(settings, listeners)
     is_private = all(spec.is_loopback and not spec.authenticates for spec in listeners)
     node = Node.open(disk, settings, time.time_ns() // 1_000_000, two_phase_by_default=is_private)
     server = Server(node, listeners, RunningClock(node.storage.steady_ms))
+    lock(node, listeners, server.clock.now())
     await server.start()
     on_ready(listeners, node)
     stopping = asyncio.ensure_future(stopped.wait())

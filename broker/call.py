@@ -1,10 +1,13 @@
 """One request being served, and the port through which its answer leaves."""
 
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.clock import Now
+
+if TYPE_CHECKING:
+    from dualwrite.broker.security.sasl import SaslConnection
 
 RequestT = TypeVar("RequestT")
 
@@ -38,6 +41,7 @@ class Connection(Protocol):
     principal: str
     host: str
     listener: str
+    sasl: "SaslConnection | None"
 
     def deliver(self, call: "Call[Any]", response: Any) -> None: ...
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from dualwrite.broker.call import HANG_UP, NO_REPLY, Call
 from dualwrite.broker.clock import Now
 from dualwrite.broker.listeners import Listener
+from dualwrite.broker.security.gate import principal_of
+from dualwrite.broker.security.sasl import SaslConnection
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.codec import decode
 from dualwrite.wire.frame import (
@@ -33,6 +35,8 @@ UNANSWERED_MAX: Final = 64
 WRITE_BUFFER_BYTES: Final = 1 << 20
 JOIN_BELOW: Final = 16 << 10
 ANONYMOUS: Final = "User:ANONYMOUS"
+FAILED_LOGIN_SECONDS: Final = 0.1
+_SASL_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
 class ClientConnection(asyncio.Protocol):
@@ -54,8 +58,10 @@ class ClientConnection(asyncio.Protocol):
         "incomplete_since_ms",
         "last_active_ms",
         "listener",
+        "opened_ms",
         "peer",
         "principal",
+        "sasl",
         "spec",
     )
 
@@ -66,7 +72,8 @@ class ClientConnection(asyncio.Protocol):
         self.principal = ANONYMOUS
         self.host = ""
         self.peer = ""
-        self.authenticated = not spec.authenticates
+        self.sasl = None if spec.sasl is None else spec.sasl.connection()
+        self.authenticated = self.sasl is None
         self._reader = FrameReader(FRAME_BYTES_BEFORE_AUTHENTICATION)
         self._frames: deque[bytes] = deque()
         self._later: Call[Any] | None = None  # handled, and to be answered later
@@ -76,6 +83,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_closed = False
         self.held = 0  # bytes that arrived and are not handled yet
         self.last_active_ms = 0
+        self.opened_ms = 0
         self.incomplete_since_ms: int | None = None
 
     # asyncio's side
@@ -86,7 +94,9 @@ class ClientConnection(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         self.host = str(peer[0])
         self.peer = f"{peer[0]}:{peer[1]}"
-        self.last_active_ms = self._server.clock.now().steady_ms
+        self.last_active_ms = self.opened_ms = self._server.clock.now().steady_ms
+        if self.spec.requires_certificate:
+            self.principal = principal_of(transport.get_extra_info("peercert")) or ANONYMOUS
         if self.authenticated:
             self.admit()
         refusal = self._server.opened(self)
@@ -218,7 +228,12 @@ class ClientConnection(asyncio.Protocol):
             self.close(f"write failed: {error}")
 
     def _handle(self, frame: bytes, now: Now) -> None:
+        if self.sasl is not None and self.sasl.expects_raw_token:
+            self._take_raw_token(self.sasl, frame, now)
+            return
         header, offset = decode_request_header(frame)
+        if self.sasl is not None and not self.sasl.may_send(header.api_key, now):
+            raise WireError(f"API {header.api_key} came from a peer that is not authenticated")
         api = self._server.apis.get(header.api_key)
         version = header.api_version
         if api is None or not api.first <= version <= api.last:
@@ -241,6 +256,25 @@ class ClientConnection(asyncio.Protocol):
         self._unanswered += 1
         if not self._server.handle(call) and not self._is_closed:
             self._later = call
+        if self.sasl is not None and header.api_key in _SASL_APIS:
+            self._judge(self.sasl)
+
+    def _take_raw_token(self, sasl: SaslConnection, frame: bytes, now: Now) -> None:
+        """A bare SASL message, as SaslHandshake v0 announces it (KIP-43)."""
+        answer = sasl.raw_token(frame, now)
+        if answer is not None:
+            self._transport.write(len(answer).to_bytes(4, "big") + answer)
+        self._judge(sasl)
+
+    def _judge(self, sasl: SaslConnection) -> None:
+        """Let in who has proved to be somebody; send away who has failed to, after a while."""
+        if sasl.is_authenticated and sasl.principal is not None:
+            self.principal = sasl.principal
+            self.admit()
+        elif sasl.is_failed:
+            log.warning("authentication failed peer=%s reason=%r", self.peer, sasl.failure)
+            # Guessing is slowed down, and the answer has time to arrive.
+            asyncio.get_running_loop().call_later(FAILED_LOGIN_SECONDS, self.close)
 
     def _regulate(self) -> None:
         if self._is_closed:

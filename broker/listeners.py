@@ -24,6 +24,7 @@ class Listener:
     protocol: str = "PLAINTEXT"
     advertised_host: str = ""
     advertised_port: int = 0
+    requires_certificate: bool = False
     ssl: SSLContext | None = None
     sasl: "SaslService | None" = None
 
@@ -40,7 +41,7 @@ class Listener:
     @property
     def authenticates(self) -> bool:
         """Whether its clients must say who they are."""
-        return self.protocol.startswith("SASL_")
+        return self.protocol.startswith("SASL_") or self.requires_certificate
 
     @property
     def endpoint(self) -> tuple[str, int]:
@@ -57,7 +58,16 @@ def parse_listeners(settings: Settings) -> list[Listener]:
         protocol = protocols.get(name, name)
         if protocol not in PROTOCOLS:
             raise SettingError(f"listeners: {name} has no known security protocol")
-        listeners.append(Listener(name=name, host=host, port=port, protocol=protocol))
+        by_certificate = protocol == "SSL" and settings["ssl.client.auth"] == "required"
+        listeners.append(
+            Listener(
+                name=name,
+                host=host,
+                port=port,
+                protocol=protocol,
+                requires_certificate=by_certificate,
+            )
+        )
     names = [listener.name for listener in listeners]
     if not names or len(set(names)) < len(names):
         raise SettingError(f"listeners: need distinct names, got {names}")
@@ -77,7 +87,7 @@ def _check(listener: Listener, settings: Settings) -> None:
         return
     raise SettingError(
         f"listeners: {listener.name}://{listener.host} can be reached from other machines and asks "
-        "nobody who they are; use SASL, or allow it with insecure.listeners=true"
+        "nobody who they are; use SASL or client certificates, or allow it with insecure.listeners=true"
     )
 
 

@@ -23,6 +23,7 @@ log = logging.getLogger("dualwrite.broker")
 SWEEP_SECONDS: Final = 5.0
 FULL_DISK_RETRY_SECONDS: Final = 0.2
 BACKLOG: Final = 1024
+LOGIN_MS_MAX: Final = 10_000
 
 
 class Server:
@@ -221,6 +222,8 @@ class Server:
             since = connection.incomplete_since_ms
             if since is not None and now_ms - since > limit_ms:
                 connection.close("a frame took too long")
+            elif not connection.authenticated and now_ms - connection.opened_ms > LOGIN_MS_MAX:
+                connection.close("no authentication in time")
             elif connection.is_idle and now_ms - connection.last_active_ms > limit_ms:
                 connection.close()
         self._sweeper = self._loop.call_later(

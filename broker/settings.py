@@ -107,8 +107,15 @@ SETTINGS: dict[str, Setting] = {
             False,
             "Allow a non-loopback listener without authentication.",
         ),
+        Setting(
+            "connections.max.reauth.ms",
+            "long",
+            0,
+            "Sessions end; 0 never (KIP-368).",
+            check=_natural,
+        ),
         Setting("allow.plain.over.plaintext", "boolean", False, "Allow SASL PLAIN without TLS."),
-        Setting("super.users", "list", [], "Principals that may do everything."),
+        Setting("super.users", "string", "", "Principals that may do everything: User:a;User:b."),
         Setting(
             "authorizer.enable",
             "boolean",
@@ -225,9 +232,44 @@ SETTINGS: dict[str, Setting] = {
             "log.message.timestamp.type",
             "string",
             "CreateTime",
-            "Only CreateTime is kept.",
+            "Whose clock a record's timestamp is.",
             "message.timestamp.type",
             check=lambda v: v in {"CreateTime", "LogAppendTime"},
+        ),
+        Setting(
+            "log.message.timestamp.before.max.ms",
+            "long",
+            2**63 - 1,
+            "How old a record may be when it arrives.",
+            "message.timestamp.before.max.ms",
+            check=_natural,
+        ),
+        Setting(
+            "log.message.timestamp.after.max.ms",
+            "long",
+            3_600_000,
+            "How far in the future a record may be when it arrives.",
+            "message.timestamp.after.max.ms",
+            check=_natural,
+        ),
+        *(
+            Setting(name, kind, default, f"Accepted for Kafka's sake: {why}", topic)
+            for name, kind, default, topic, why in (
+                ("log.flush.interval.messages", "long", 1, "flush.messages", "always synced."),
+                ("log.flush.interval.ms", "long", 0, "flush.ms", "always synced."),
+                ("log.index.interval.bytes", "int", 16_384, "index.interval.bytes", "fixed."),
+                ("log.index.size.max.bytes", "int", 2**20, "segment.index.bytes", "not limited."),
+                ("log.segment.delete.delay.ms", "long", 0, "file.delete.delay.ms", "no delay."),
+                ("log.preallocate", "boolean", False, "preallocate", "the journal is."),
+                ("log.roll.jitter.ms", "long", 0, "segment.jitter.ms", "no jitter."),
+                (
+                    "unclean.leader.election.enable",
+                    "boolean",
+                    False,
+                    "unclean.leader.election.enable",
+                    "there is one copy.",
+                ),
+            )
         ),
         Setting(
             "compression.type",
@@ -387,9 +429,11 @@ TOPIC_SETTINGS: dict[str, Setting] = {s.topic: s for s in SETTINGS.values() if s
 
 @dataclass(slots=True)
 class Settings:
-    """Parsed settings; `explicit` holds what somebody set, the rest are defaults."""
+    """Parsed settings; `explicit` holds what was set at the start, `dynamic` what was set since (it
+    wins), the rest are defaults."""
 
     explicit: dict[str, Any] = field(default_factory=dict)
+    dynamic: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":
@@ -416,6 +460,8 @@ class Settings:
         return cls.of(values)
 
     def __getitem__(self, name: str) -> Any:
+        if self.dynamic and name in self.dynamic:
+            return self.dynamic[name]
         return self.explicit.get(name, SETTINGS[name].default)
 
 
