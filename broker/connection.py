@@ -95,7 +95,7 @@ class ClientConnection(asyncio.Protocol):
         self.host = str(peer[0])
         self.peer = f"{peer[0]}:{peer[1]}"
         self.last_active_ms = self.opened_ms = self._server.clock.now().steady_ms
-        if self.spec.requires_certificate:
+        if self.spec.ssl is not None and self.sasl is None:
             self.principal = principal_of(transport.get_extra_info("peercert")) or ANONYMOUS
         if self.authenticated:
             self.admit()

@@ -1,0 +1,44 @@
+"""`dualwrite bench`: ours beside what one would use instead, in one run on one machine.
+
+Nothing is asserted: the goals are printed beside the figures, and every ratio names what it is taken
+against. Each section is a module with a function `run(report, seconds)`.
+"""
+
+import importlib
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from dualwrite.cli.bench.report import Report
+
+SECTIONS = ("floor", "brokers", "transactions", "dual_writes", "scaling")
+
+
+def attach(app: typer.Typer) -> None:
+    app.command(name="bench")(bench)
+
+
+def bench(
+    sections: Annotated[
+        list[str] | None, typer.Argument(help=f"Which of: {', '.join(SECTIONS)}.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Time for each measurement.", min=0.2)] = 4.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Measure broker, transactions and dual writes, as ratios to a floor or a peer."""
+    chosen = [name.replace("-", "_") for name in sections or SECTIONS]
+    unknown = [name for name in chosen if name not in SECTIONS]
+    if unknown:
+        raise typer.BadParameter(f"no such section: {', '.join(unknown)}")
+    report = Report()
+    progress = Console(stderr=True)
+    for name in chosen:
+        progress.print(f"[dim]measuring {name} …[/dim]")
+        importlib.import_module(f"{__name__}.{name}").run(report, seconds)
+    if as_json:
+        typer.echo(report.to_json())
+    else:
+        console = Console()
+        # A pipe has no width of its own; cut words help nobody.
+        report.show(console if console.is_terminal else Console(width=130))

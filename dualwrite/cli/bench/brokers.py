@@ -1,0 +1,160 @@
+"""The broker itself: start, memory, produce and fetch throughput, idle connections.
+
+One peer is librdkafka's in-memory mock cluster, which keeps nothing on disk: what is lost against it is
+the price of durability and of Python together. The other is Apache Kafka where it can be had.
+"""
+
+import contextlib
+import os
+import resource
+import socket
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from dualwrite.cli.bench.apache_kafka import ApacheKafka, KafkaUnavailable, kafka_jars
+from dualwrite.cli.bench.report import Report, Row
+
+VALUE = bytes(1024)
+TOPIC = "bench-throughput"
+SECTION = "broker"
+IDLE_CONNECTIONS = 10_000
+
+
+def rss_mib(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return float("nan")
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def produce(bootstrap: str, seconds: float) -> float:
+    """Messages per second until everything is acknowledged."""
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "linger.ms": 5, "queue.buffering.max.messages": 200_000}
+    )
+    sent = 0
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        for _ in range(1000):
+            try:
+                producer.produce(TOPIC, VALUE, partition=0)
+                sent += 1
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    producer.flush()
+    return sent / (time.perf_counter() - begin)
+
+
+def fetch(bootstrap: str, seconds: float) -> float:
+    """Messages per second of a reader that starts at the beginning."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "bench", "fetch.min.bytes": 1})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    got = 0
+    begin = 0.0
+    deadline = time.perf_counter() + seconds + 10
+    try:
+        while time.perf_counter() < deadline:
+            batch = consumer.consume(10_000, 0.2)
+            if not begin and batch:
+                begin = time.perf_counter()
+                deadline = begin + seconds
+            elif not batch and got:
+                break
+            got += len(batch)
+        return got / (time.perf_counter() - begin) if got else float("nan")
+    finally:
+        consumer.close()
+
+
+@contextlib.contextmanager
+def mock_cluster() -> Iterator[str]:
+    owner = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "mock"})
+    broker = next(iter(owner.list_topics(timeout=10).brokers.values()))
+    yield f"{broker.host}:{broker.port}"
+    owner.flush()
+
+
+def idle_connections_mib(bootstrap: str, pid: int) -> tuple[int, float]:
+    """How much the broker grows for many connections that say nothing."""
+    host, _, port = bootstrap.rpartition(":")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    count = min(IDLE_CONNECTIONS, hard - 500)
+    before = rss_mib(pid)
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(socket.create_connection((host, int(port))))
+        grown = rss_mib(pid) - before
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return count, grown
+
+
+def run(report: Report, seconds: float) -> None:
+    from dualwrite.broker import BrokerProcess
+
+    begin = time.perf_counter()
+    with BrokerProcess() as broker:
+        started = time.perf_counter() - begin
+        bootstrap, pid = broker.bootstrap_servers, broker.pid
+        report.extend(
+            [
+                Row(section=SECTION, work="start to ready, empty", value=started * 1e3, unit="ms",
+                    goal="<= 500"),
+                Row(section=SECTION, work="memory when idle", value=rss_mib(pid), unit="MiB",
+                    goal="<= 80"),
+            ]
+        )  # fmt: skip
+        cpu = cpu_seconds(pid)
+        begin = time.perf_counter()
+        produced = produce(bootstrap, seconds)
+        share = (cpu_seconds(pid) - cpu) / (time.perf_counter() - begin)
+        cpu = cpu_seconds(pid)
+        begin = time.perf_counter()
+        fetched = fetch(bootstrap, seconds)
+        fetch_share = (cpu_seconds(pid) - cpu) / (time.perf_counter() - begin)
+        count, grown = idle_connections_mib(bootstrap, pid)
+    with mock_cluster() as mock:
+        peer_produced = produce(mock, min(seconds, 2))
+    mib = len(VALUE) / 2**20
+    report.extend(
+        [
+            Row(section=SECTION, work="produce 1 KiB, durable", value=produced * mib, unit="MiB/s",
+                ratio=produced / peer_produced, against="librdkafka's mock, in memory",
+                note=f"broker {share:.0%} of a core; goal <= 50%"),
+            Row(section=SECTION, work="fetch 1 KiB", value=fetched * mib, unit="MiB/s",
+                note=f"broker {fetch_share:.0%} of a core; goal <= 50%"),
+            Row(section=SECTION, work=f"{count:,} idle connections", value=grown, unit="MiB",
+                goal="<= 64"),
+        ]
+    )  # fmt: skip
+    _beside_apache_kafka(report, produced, fetched, seconds)
+
+
+def _beside_apache_kafka(report: Report, produced: float, fetched: float, seconds: float) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            kafka = ApacheKafka(Path(directory), kafka_jars(Path(directory)))
+        except KafkaUnavailable as missing:
+            report.notes.append(f"Apache Kafka left out: {missing}")
+            return
+        with kafka:
+            theirs = produce(kafka.bootstrap_servers, seconds)
+            their_fetch = fetch(kafka.bootstrap_servers, seconds)
+            memory = rss_mib(kafka.pid)
+    mib = len(VALUE) / 2**20
+    for work, rate, ours in (("produce", theirs, produced), ("fetch", their_fetch, fetched)):
+        report.add(
+            Row(section=SECTION, work=f"{work} 1 KiB, Apache Kafka", value=rate * mib, unit="MiB/s",
+                ratio=ours / rate, against="ours over it", goal=">= 1x", note="it does not fsync")
+        )  # fmt: skip
+    report.add(Row(section=SECTION, work="memory of Apache Kafka", value=memory, unit="MiB"))

@@ -1,0 +1,95 @@
+"""What a benchmark measured, always beside something else from the same run."""
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+
+from rich.console import Console
+from rich.table import Table
+
+BAR_WIDTH = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure. `ratio` compares it with `against`; `goal` is text, never asserted."""
+
+    section: str
+    work: str
+    value: float
+    unit: str
+    ratio: float | None = None
+    against: str = ""
+    goal: str = ""
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Report:
+    """The rows of one run."""
+
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, row: Row) -> Row:
+        self.rows.append(row)
+        return row
+
+    def extend(self, rows: Iterable[Row]) -> None:
+        self.rows.extend(rows)
+
+    def to_json(self) -> str:
+        return json.dumps({"rows": [asdict(r) for r in self.rows], "notes": self.notes}, indent=2)
+
+    def show(self, console: Console) -> None:
+        """A table per section, with a bar per unit so that the eye finds the differences."""
+        for section in dict.fromkeys(row.section for row in self.rows):
+            rows = [row for row in self.rows if row.section == section]
+            console.print(_table(section, rows))
+        for note in self.notes:
+            console.print(f"[dim]{note}[/dim]")
+
+
+def _table(section: str, rows: Sequence[Row]) -> Table:
+    table = Table(title=section, title_justify="left", expand=False)
+    table.add_column("work", min_width=34)
+    table.add_column("value", justify="right")
+    table.add_column("unit")
+    table.add_column("", no_wrap=True, min_width=BAR_WIDTH)
+    table.add_column("ratio", justify="right")
+    table.add_column("against")
+    table.add_column("goal")
+    largest: dict[str, float] = {}
+    for row in rows:
+        largest[row.unit] = max(largest.get(row.unit, 0.0), row.value)
+    for row in rows:
+        width = round(BAR_WIDTH * row.value / largest[row.unit]) if largest[row.unit] else 0
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
+        work = f"{row.work}\n[dim]{row.note}[/dim]" if row.note else row.work
+        table.add_row(
+            work, _number(row.value), row.unit, "▇" * max(width, 1), ratio, row.against, row.goal
+        )
+    return table
+
+
+def _number(value: float) -> str:
+    if value >= 1_000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Durations of many equal works, in milliseconds."""
+
+    p50: float
+    p99: float
+    per_second: float
+
+
+def summarize(durations_s: Sequence[float], elapsed_s: float) -> Latencies:
+    """Median and tail of `durations_s`, and how many were done per second over `elapsed_s`."""
+    ordered = sorted(durations_s)
+    tail = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
+    return Latencies(statistics.median(ordered) * 1e3, tail * 1e3, len(ordered) / elapsed_s)

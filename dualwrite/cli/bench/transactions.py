@@ -1,0 +1,151 @@
+"""Transactions per second: ours durable, beside the disk's floor and confluent-kafka's client."""
+
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Producer
+
+from dualwrite import TwoPhaseProducer
+from dualwrite.cli.bench.apache_kafka import ApacheKafka, KafkaUnavailable, kafka_jars
+from dualwrite.cli.bench.floor import fdatasync_p50_ms
+from dualwrite.cli.bench.report import Latencies, Report, Row, summarize
+
+VALUE = bytes(100)
+TOPIC = "bench-transactions"
+
+Work = Callable[[], None]
+
+
+def timed(work: Work, seconds: float) -> Latencies:
+    """Do `work` again and again for a while, after one that is not counted."""
+    work()
+    durations = []
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        work()
+        durations.append(time.perf_counter() - start)
+    return summarize(durations, time.perf_counter() - begin)
+
+
+def timed_in_threads(works: list[Work], seconds: float) -> Latencies:
+    """The same with one thread per work, all at once."""
+    durations: list[list[float]] = [[] for _ in works]
+    ready = threading.Barrier(len(works) + 1)
+
+    def loop(work: Work, mine: list[float]) -> None:
+        work()
+        ready.wait()
+        stop = time.perf_counter() + seconds
+        while (start := time.perf_counter()) < stop:
+            work()
+            mine.append(time.perf_counter() - start)
+
+    threads = [
+        threading.Thread(target=loop, args=(work, mine))
+        for work, mine in zip(works, durations, strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    begin = time.perf_counter()
+    for thread in threads:
+        thread.join()
+    return summarize([d for mine in durations for d in mine], time.perf_counter() - begin)
+
+
+def ours(bootstrap: str, transactional_id: str) -> tuple[Work, Callable[[], None]]:
+    """One transaction of our producer, and how to close it."""
+    producer = TwoPhaseProducer(
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+    )
+    producer.init_transactions()
+
+    def transaction() -> None:
+        producer.begin_transaction()
+        producer.produce(TOPIC, VALUE, partition=0)
+        producer.commit_transaction()
+
+    return transaction, producer.close
+
+
+def confluent(bootstrap: str, transactional_id: str) -> Work:
+    producer = Producer(
+        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+    )
+    producer.init_transactions()
+
+    def transaction() -> None:
+        producer.begin_transaction()
+        producer.produce(TOPIC, VALUE, partition=0)
+        producer.commit_transaction()
+
+    return transaction
+
+
+def run(report: Report, seconds: float) -> None:
+    from dualwrite.broker import BrokerProcess
+
+    with tempfile.TemporaryDirectory() as directory:
+        floor = fdatasync_p50_ms(Path(directory), min(seconds, 2))
+    with BrokerProcess() as broker:
+        bootstrap = broker.bootstrap_servers
+        work, close = ours(bootstrap, "bench-one")
+        one = timed(work, seconds)
+        close()
+        peer = timed(confluent(bootstrap, "bench-peer"), seconds)
+        eight = _many(bootstrap, 8, seconds)
+        sixteen = _many(bootstrap, 16, seconds)
+    section = "transactions (Produce + EndTxn, durable)"
+    report.extend(
+        [
+            Row(
+                section=section, work="1 producer of ours, p50", value=one.p50, unit="ms",
+                ratio=one.p50 / floor, against="fdatasync p50", goal="<= 4x",
+            ),
+            Row(section=section, work="1 producer of ours, p99", value=one.p99, unit="ms"),
+            Row(
+                section=section, work="1 producer of ours", value=one.per_second, unit="txn/s",
+                ratio=one.per_second / peer.per_second, against="confluent-kafka, same broker",
+            ),
+            Row(section=section, work="1 confluent-kafka", value=peer.per_second, unit="txn/s"),
+            Row(section=section, work="1 confluent-kafka, p50", value=peer.p50, unit="ms"),
+            Row(section=section, work="8 producers of ours", value=eight.per_second, unit="txn/s"),
+            Row(section=section, work="8 producers of ours, p99", value=eight.p99, unit="ms"),
+            Row(
+                section=section, work="16 producers of ours", value=sixteen.per_second, unit="txn/s",
+                goal=">= 6k/s", note="threads of one process",
+            ),
+        ]
+    )  # fmt: skip
+    _beside_apache_kafka(report, section, sixteen, seconds)
+
+
+def _beside_apache_kafka(report: Report, section: str, ours: Latencies, seconds: float) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            kafka = ApacheKafka(Path(directory), kafka_jars(Path(directory)))
+        except KafkaUnavailable as missing:
+            report.notes.append(f"Apache Kafka left out: {missing}")
+            return
+        with kafka:
+            theirs = _many(kafka.bootstrap_servers, 16, seconds)
+    report.add(
+        Row(
+            section=section, work="16 producers of ours, Apache Kafka", value=theirs.per_second,
+            unit="txn/s", ratio=ours.per_second / theirs.per_second, against="ours over it",
+            goal=">= 2x", note="it does not fsync",
+        )
+    )  # fmt: skip
+
+
+def _many(bootstrap: str, count: int, seconds: float) -> Latencies:
+    pairs = [ours(bootstrap, f"bench-{count}-{n}") for n in range(count)]
+    try:
+        return timed_in_threads([work for work, _ in pairs], seconds)
+    finally:
+        for _, close in pairs:
+            close()
