@@ -29,9 +29,9 @@ from dualwrite.broker.groups.consumer import (
 from dualwrite.broker.groups.decision import Client, Draft, Token
 from dualwrite.broker.groups.reconciliation import Owned, reconcile
 from dualwrite.broker.groups.timers import Timers
-from dualwrite.broker.pattern import Pattern, PatternError
 from dualwrite.broker.settings import Settings
 from dualwrite.broker.topics import Topics
+from dualwrite.broker.transactions.pattern import Pattern, PatternError
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.messages.consumer_group_heartbeat import (
     Assignment,
@@ -221,7 +221,7 @@ class ConsumerRequests:
         except PatternError as error:
             raise Refusal(ErrorCode.INVALID_REGULAR_EXPRESSION, str(error)) from error
         names = [topic.name for topic in self._topics if not topic.is_internal]
-        found = frozenset(n for n in names if pattern.matches(n) and visible(n))
+        found = frozenset(n for n in names if pattern.fullmatch(n) and visible(n))
         if change.regexes.get(member.regex) == found:
             return False
         change.regexes[member.regex] = found

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from dualwrite.broker.groups.assignors import assign_range, assign_uniform
-from dualwrite.broker.pattern import Pattern, PatternError
+from dualwrite.broker.transactions.pattern import Pattern, PatternError
 from dualwrite.wire.error_codes import ErrorCode as E
 from tests.groups.harness import Broker, Generation, topic_id
 
@@ -244,7 +244,7 @@ class TestPatterns:
         ],
     )
     def test_pattern(self, pattern, name, expected):
-        assert Pattern(pattern).matches(name) is expected
+        assert Pattern(pattern).fullmatch(name) is expected
 
     @pytest.mark.parametrize(
         "pattern",
