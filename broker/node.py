@@ -12,20 +12,24 @@ Time comes in as an argument everywhere, and the disk is a port, so a simulator 
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from dualwrite.broker.call import HANG_UP, Call, Connection, Rights
 from dualwrite.broker.chores import Chores
 from dualwrite.broker.clock import Now
+from dualwrite.broker.cluster import CONFIGURED, Cluster
 from dualwrite.broker.cluster import META_KINDS as CLUSTER_KINDS
-from dualwrite.broker.cluster import Cluster
+from dualwrite.broker.groups.coordinator import GroupCoordinator
+from dualwrite.broker.groups.decision import GroupDecision
 from dualwrite.broker.handlers import Api, served_apis
+from dualwrite.broker.internal_topics import InternalTopics
+from dualwrite.broker.producers.verdicts import Origin, Refuse
 from dualwrite.broker.security.authorizer import META_KINDS as ACL_KINDS
-from dualwrite.broker.security.authorizer import Authorizer
+from dualwrite.broker.security.authorizer import Authorizer, parse_super_users
 from dualwrite.broker.security.users import META_KINDS as USER_KINDS
 from dualwrite.broker.security.users import Users
-from dualwrite.broker.settings import Settings
+from dualwrite.broker.settings import SETTINGS, Settings
 from dualwrite.broker.storage.disk import Disk
 from dualwrite.broker.storage.entry import (
     Append,
@@ -42,8 +46,8 @@ from dualwrite.broker.storage.settings import LogSettings, StorageSettings
 from dualwrite.broker.storage.storage import Storage
 from dualwrite.broker.topic_creation import Refused
 from dualwrite.broker.topics import (
+    CONSUMER_OFFSETS,
     INTERNAL_TOPICS,
-    TRANSACTION_STATE,
     MetaRecord,
     Topic,
     Topics,
@@ -55,16 +59,12 @@ from dualwrite.broker.transactions.coordinator import (
     CoordinatorSettings,
 )
 from dualwrite.broker.transactions.decision import Decision
-from dualwrite.broker.transactions.partitioning import partition_for
-from dualwrite.broker.transactions.records import decode_record, encode_key, encode_value
-from dualwrite.broker.transactions.state import PartitionRef, Transaction
+from dualwrite.broker.transactions.state import PartitionRef
 from dualwrite.broker.waiting import Waiter, Waiting
 from dualwrite.wire.error_codes import ErrorCode
-from dualwrite.wire.records import BatchHeader, batches, build_batch, control_batch, records
 
 log = logging.getLogger("dualwrite.broker")
 
-LOAD_BYTES: Final = 1 << 20
 CHECKPOINT_LOOK_MS: Final = 1_000
 
 
@@ -76,7 +76,10 @@ class Node:
         self.cluster = Cluster()
         self.topics = Topics(settings)
         self.users = Users()
-        self.authorizer = Authorizer(enabled=bool(settings["authorizer.enable"]))
+        self.authorizer = Authorizer(
+            enabled=bool(settings["authorizer.enable"]),
+            super_users=parse_super_users(settings["super.users"]),
+        )
         self.rights: Rights = self.authorizer
         self.apis: dict[int, Api] = dict(served_apis())
         self.id: int = settings["node.id"]
@@ -94,12 +97,13 @@ class Node:
             self.cluster.producer_ids,
             self._availability,
         )
+        self.groups = GroupCoordinator(settings, self.topics)
         self.storage: Storage
         self._disk: Disk
+        self._internal: InternalTopics
         self._is_open = False  # the logs are there
         self._log_settings: dict[bytes, LogSettings] = {}
         self._parked: deque[tuple[int, Call[Any], Any]] = deque()
-        self._internal: dict[str, Topic] = {}
         self._touched: set[PartitionKey] = set()
         self._waiting = Waiting()
         self._chores = Chores()
@@ -144,8 +148,11 @@ class Node:
                 items += [CreateLog((topic.id, index)) for index in range(topic.partitions)]
                 metas.append(created(topic))
         self.commit(items, now, metas)
-        self._load_transactions()
+        self._internal = InternalTopics(self.topics)
+        self._internal.load_transactions(self.storage, self.transactions)
+        self._internal.load_groups(self.storage, self.groups, now)
         self._finish_decided(now)
+        self.groups.loaded(now)
         self.storage.flush()
         self._begin_chores(now)
 
@@ -218,13 +225,18 @@ class Node:
         """Do what is due. The caller flushes afterwards."""
         for call, response in self._waiting.overdue(now):
             self.answer(call, response)
+        while (due_ms := self.groups.next_deadline_ms()) is not None and due_ms <= now.steady_ms:
+            for decision in self.groups.tick(now):
+                self.settle(decision, now)
         self._chores.run_due(now)
 
     def next_deadline_ms(self) -> int:
         """When `tick` has something to do, in running time."""
         due_ms = self._chores.next_ms()
-        waiting_ms = self._waiting.next_deadline_ms()
-        return due_ms if waiting_ms is None else min(due_ms, waiting_ms)
+        for other_ms in (self._waiting.next_deadline_ms(), self.groups.next_deadline_ms()):
+            if other_ms is not None and other_ms < due_ms:
+                due_ms = other_ms
+        return due_ms
 
     # Chores
 
@@ -296,47 +308,62 @@ class Node:
 
     def execute(self, decision: Decision, now: Now, items: Iterable[Item] = ()) -> None:
         """Carry out what the transaction coordinator decided, with `items`, as one entry."""
-        entry: list[Item] = [*self._state_items(decision.records, now)]
-        entry += self._marker_items(decision, now)
+        internal = self._internal
+        entry = internal.transaction_items(decision.records, now)
+        entry += internal.marker_items(decision.markers, self.cluster.coordinator_epoch, now)
         entry += items
         if entry or self.cluster.reservation() is not None:
             self.commit(entry, now)
         for record in decision.records:
             self.transactions.replay(record)
-
-    def _state_items(self, changes: Iterable[Transaction], now: Now) -> list[Item]:
-        by_key: dict[PartitionKey, list[Transaction]] = {}
-        for change in changes:
-            key = self._state_key(change.transactional_id)
-            by_key.setdefault(key, []).append(change)
-        return [
-            Append(
-                key,
-                build_batch(
-                    (encode_key(c.transactional_id), encode_value(c), None, now.wall_ms)
-                    for c in grouped
-                ),
-            )
-            for key, grouped in by_key.items()
-        ]
-
-    def _marker_items(self, decision: Decision, now: Now) -> list[Item]:
-        items: list[Item] = []
         for marker in decision.markers:
-            epoch = marker.coordinator_epoch
-            batch = control_batch(
-                commit=marker.commit,
-                producer_id=marker.producer_id,
-                producer_epoch=marker.producer_epoch,
-                coordinator_epoch=self.cluster.coordinator_epoch if epoch < 0 else epoch,
-                timestamp_ms=now.wall_ms,
-            )
-            header = BatchHeader.parse(batch)
-            for ref in sorted(marker.partitions):
-                topic = self.topics.get(ref.topic)
-                if topic is not None:
-                    items.append(Append((topic.id, ref.partition), batch, header))
-        return items
+            for ref in marker.partitions:
+                if ref.topic == CONSUMER_OFFSETS:
+                    self.groups.replay_marker(ref.partition, marker.producer_id, marker.commit)
+
+    def settle(self, decision: GroupDecision, now: Now) -> ErrorCode:
+        """Carry out what the group coordinator decided, as one entry, and answer whom it answers.
+
+        If the log refuses the offsets of a transaction, nothing changes, nobody is answered, and
+        the code says why. Whoever sends such offsets has just asked the transaction coordinator.
+        """
+        if decision.records:
+            item = self._internal.group_item(decision, now)
+            found = self.storage.logs[item.key]
+            if found.offline is not None:
+                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            if decision.producer is not None:
+                assert item.header is not None
+                verdict = found.producers.check(
+                    item.header, origin=Origin.COORDINATOR, verified=True
+                )
+                if isinstance(verdict, Refuse):
+                    return verdict.code
+            self.commit([item], now)
+            producer_id = decision.producer[0] if decision.producer else -1
+            for number, record in enumerate(decision.records):
+                self.groups.replay(
+                    item.key[1],
+                    record.key,
+                    record.value,
+                    item.base_offset + number,
+                    now,
+                    producer_id,
+                )
+        for call, response in decision.replies:
+            self.answer(call, response)
+        return ErrorCode.NONE
+
+    def group_error(self, group: str) -> ErrorCode:
+        """Why nothing can be written about a group now."""
+        found = self.storage.logs[self._internal.group_key(group)]
+        if found.offline is not None or self.storage.is_full:
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return ErrorCode.NONE
+
+    def offsets_partition(self, group: str) -> PartitionRef:
+        """Where a group's offsets are, as a transaction names it."""
+        return PartitionRef(CONSUMER_OFFSETS, self._internal.group_key(group)[1])
 
     def _finish_decided(self, now: Now) -> None:
         """Go on with transactions that waited for a partition which is back, or gone."""
@@ -351,30 +378,13 @@ class Node:
 
     def transaction_error(self, transactional_id: str, *, begins: bool = False) -> ErrorCode:
         """Why nothing can be written about a transactional id now; `begins`: more will follow."""
-        found = self.storage.logs[self._state_key(transactional_id)]
+        found = self.storage.logs[self._internal.state_key(transactional_id)]
         if found.offline is not None:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if begins and self.storage.is_full:
             # What is left of the disk is for ending transactions.
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
-
-    def _state_key(self, transactional_id: str) -> PartitionKey:
-        topic = self._internal[TRANSACTION_STATE]
-        return topic.id, partition_for(transactional_id, topic.partitions)
-
-    # Loading
-
-    def _load_transactions(self) -> None:
-        topic = self._internal[TRANSACTION_STATE]
-        for index in range(topic.partitions):
-            for header, batch in scan(self.storage.logs[topic.id, index]):
-                if header.is_control:
-                    continue
-                for record in records(batch):
-                    change = decode_record(record.key or b"", record.value)
-                    if change is not None:
-                        self.transactions.replay(change)
 
     # Topics
 
@@ -392,6 +402,12 @@ class Node:
         items: list[Item] = [CreateLog((topic.id, index)) for index in range(topic.partitions)]
         self.commit(items, now, [created(topic)])
 
+    def create_partitions(self, topic: Topic, count: int, now: Now) -> None:
+        """Let a topic grow to `count` partitions."""
+        items: list[Item] = [CreateLog((topic.id, i)) for i in range(topic.partitions, count)]
+        record = {"kind": "partitions_created", "name": topic.name, "partitions": count}
+        self.commit(items, now, [record])
+
     def new_topic_id(self) -> bytes:
         return self._disk.random_bytes(16)
 
@@ -402,6 +418,8 @@ class Node:
 
     def delete_topic(self, topic: Topic, now: Now) -> None:
         """Delete a topic with everything in it."""
+        for decision in self.groups.topic_deleted(topic.name, now):
+            self.settle(decision, now)
         items: list[Item] = [DeleteLog((topic.id, index)) for index in range(topic.partitions)]
         self.commit(items, now, [{"kind": "topic_deleted", "id": topic.id.hex()}])
         self._finish_decided(now)
@@ -412,7 +430,7 @@ class Node:
 
     def is_set(self, name: str) -> bool:
         """Whether somebody set a broker setting."""
-        return name in self.settings.explicit
+        return name in self.settings.explicit or name in self.settings.dynamic
 
     def uses_append_time(self, topic: Topic) -> bool:
         kind: str = self.topics.config(topic, "message.timestamp.type")
@@ -420,6 +438,13 @@ class Node:
 
     def check_timestamp(self, topic: Topic, timestamp_ms: int, now: Now) -> str | None:
         """Why the largest timestamp of a batch is refused, if it is."""
+        if self.uses_append_time(topic) or timestamp_ms < 0:
+            return None
+        ahead_ms = timestamp_ms - now.wall_ms
+        if ahead_ms > self.topics.config(topic, "message.timestamp.after.max.ms"):
+            return f"timestamp {timestamp_ms} lies too far in the future"
+        if -ahead_ms > self.topics.config(topic, "message.timestamp.before.max.ms"):
+            return f"timestamp {timestamp_ms} lies too far in the past"
         return None
 
     def _configure(self, topic: Topic) -> None:
@@ -447,6 +472,21 @@ class Node:
                 log.settings = shared
                 log.producers.expiration_ms = expiration_ms
 
+    def _configure_broker(self) -> None:
+        configs = self.cluster.configs
+        self.settings.dynamic = {name: SETTINGS[name].parse(v) for name, v in configs.items()}
+        if self._is_open:
+            for topic in self.topics:
+                self._configure(topic)
+
+    @property
+    def data_dir(self) -> str:
+        """Where the data is, for people."""
+        return getattr(self._disk, "path", "memory")
+
+    def free_bytes(self) -> int:
+        return self._disk.free_bytes()
+
     # Meta records
 
     def _replay_payload(self, payload: bytes) -> None:
@@ -459,10 +499,10 @@ class Node:
         owner = self._meta_owners.get(record["kind"])
         if owner is not None:
             owner(record)
+            if record["kind"] == CONFIGURED:
+                self._configure_broker()
             return
         topic = self.topics.replay(record)
-        if topic.is_internal:
-            self._internal[topic.name] = topic
         if self.topics.by_id(topic.id) is None:
             self._log_settings.pop(topic.id, None)
         elif self._is_open:
@@ -476,14 +516,3 @@ class Node:
             *self.users.meta_records(),
         ]
         return json.dumps(records, separators=(",", ":")).encode()
-
-
-def scan(log: Log) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch of a log from its beginning to its end."""
-    offset = log.log_start
-    while offset < log.end:
-        for part in log.read(offset, LOAD_BYTES, log.end):
-            view = memoryview(part)
-            for position, header in batches(view):
-                yield header, view[position : position + header.length]
-                offset = header.last_offset + 1
