@@ -1,5 +1,7 @@
 """One partition's log: segments, the producers' states, and how far readers may go."""
 
+from collections.abc import Iterator
+
 from dualwrite.broker.clock import Now
 from dualwrite.broker.producers import AbortedTxn, ProducerStates
 from dualwrite.broker.storage.disk import Buffer
@@ -9,7 +11,7 @@ from dualwrite.broker.storage.files import FileCache
 from dualwrite.broker.storage.segment import DamagedSegment, Segment
 from dualwrite.broker.storage.settings import LogSettings
 from dualwrite.wire.batch_header import CONTROL, BatchHeader
-from dualwrite.wire.records import EndMarker, records, timestamp_of
+from dualwrite.wire.records import BatchError, EndMarker, records, timestamp_of
 
 LOGS_DIR = "logs"
 
@@ -104,14 +106,16 @@ class Log:
 
     def max_timestamp(self, upper: int | None = None) -> tuple[int, int] | None:
         """The first record with the largest timestamp below `upper`: its offset and timestamp."""
+        self.refuse_offline()
         limit = self.high_watermark if upper is None else upper
         best: tuple[int, int] | None = None
-        for segment in self.segments:
-            bound = segment.max_timestamp
-            if bound < 0 or (best is not None and bound <= best[1]):
-                continue
-            found = self._largest_in(segment, best, limit)
-            best = best if found is None else found
+        try:
+            for segment in self.segments:
+                if segment.max_timestamp > (-1 if best is None else best[1]):
+                    best = self._largest_in(segment, best, limit)
+        except DamagedSegment as error:
+            self.take_offline(str(error))
+            raise LogOffline(str(error)) from error
         return best
 
     def _largest_in(
@@ -120,13 +124,13 @@ class Log:
         found = self.offset_for_time(segment.max_timestamp, limit)
         if found is not None and found[0] < segment.end_offset:
             return found
-        # The largest lies behind the limit: look at every batch before it.
-        for header, batch in segment.from_time(self._files, -1):
+        # The largest lies outside of what may be read: look at every batch inside.
+        for header, batch in segment.from_time(self._files, 0 if best is None else best[1] + 1):
             if header.base_offset >= limit:
                 break
-            largest = header.max_timestamp
-            if largest >= 0 and (best is None or largest > best[1]):
-                best = _record_at(header, batch, largest, self.log_start) or best
+            found = _largest_record(header, batch, self.log_start)
+            if found is not None and (best is None or found[1] > best[1]):
+                best = found
         return best
 
     def refuse_offline(self) -> None:
@@ -214,14 +218,30 @@ class Log:
         )
 
 
+def _times(header: BatchHeader, batch: Buffer) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of every record of a data batch."""
+    if header.is_control:
+        return
+    try:
+        for record in records(batch):
+            yield header.base_offset + record.offset_delta, timestamp_of(header, record)
+    except BatchError:
+        # Producers may send anything with a right checksum; the header is all there is.
+        yield header.base_offset, header.max_timestamp
+
+
 def _record_at(
     header: BatchHeader, batch: Buffer, timestamp: int, log_start: int
 ) -> tuple[int, int] | None:
-    if header.max_timestamp < timestamp or header.is_control:
-        return None
-    for record in records(batch):
-        time = timestamp_of(header, record)
-        offset = header.base_offset + record.offset_delta
+    for offset, time in _times(header, batch):
         if time >= timestamp and offset >= log_start:
             return offset, time
     return None
+
+
+def _largest_record(header: BatchHeader, batch: Buffer, log_start: int) -> tuple[int, int] | None:
+    inside = [(time, -offset) for offset, time in _times(header, batch) if offset >= log_start]
+    if not inside:
+        return None
+    time, offset = max(inside)
+    return -offset, time
