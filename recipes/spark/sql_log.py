@@ -19,7 +19,7 @@ from dualwrite.adapters.sql import SqlStore
 from dualwrite.adapters.sql.tables import BinaryText
 from dualwrite.errors import Fenced
 from dualwrite.prepared import PreparedTxnState
-from dualwrite.recipes.spark.ledger import Change, Entries, Ledger, decode, encode
+from dualwrite.recipes.spark.ledger import Change, Entries, Ledger, Superseded, decode, encode
 from dualwrite.recipes.spark.names import coordinator_id
 from dualwrite.store import CommitUnknown, LocalTransaction
 
@@ -48,9 +48,11 @@ class SqlDecisionLog:
                 with self.transaction() as transaction:
                     after.append(transaction.update(change))
                 return after[0]
-            except (Fenced, CommitUnknown) as error:
-                # A refusal of the change itself is final; a lost race or answer is not.
-                if type(error) not in (Fenced, CommitUnknown) or tries == TRIES:
+            except Superseded:
+                raise
+            except (Fenced, CommitUnknown):
+                # A lost race or answer: the claim of the next try waits for this one's end.
+                if tries == TRIES:
                     raise
                 time.sleep(random.uniform(0, tries * BACKOFF_SECONDS))
         raise AssertionError("unreachable")

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from dualwrite.admin import TransactionAdmin
-from dualwrite.errors import DualWriteError
+from dualwrite.content import Row
+from dualwrite.errors import ConfigurationError, DualWriteError
 from dualwrite.failures import UnsupportedByBroker
 from dualwrite.prepared import PreparedTxnState
-from dualwrite.producer import Row, TwoPhaseProducer
+from dualwrite.producer import TwoPhaseProducer
+from dualwrite.recipes.spark.client_config import consumer_config
 from dualwrite.recipes.spark.ledger import Participant
 from dualwrite.recipes.spark.names import SLOTS_PER_PARTITION_MAX, slot_id, slot_pattern
 
@@ -62,20 +64,16 @@ class Transactions(Protocol):
     def inspect(self, transactional_id: str) -> Found: ...
 
 
+def open_transactions(sink: str, config: Mapping[str, Any], mode: str) -> Transactions:
+    if mode == "2pc":
+        return TwoPhaseTransactions(sink, config)
+    raise ConfigurationError(f"dualwrite.mode must be 2pc, not {mode!r}")
+
+
 def _open_ids(sink: str, config: Mapping[str, Any]) -> list[str]:
-    with TransactionAdmin(_admin_config(config)) as admin:
+    with TransactionAdmin(consumer_config(config)) as admin:
         listed = admin.list_transactions(states=[ONGOING], id_pattern=slot_pattern(sink))
     return [one.transactional_id for one in listed]
-
-
-_FOR_PRODUCERS_ONLY = (
-    "compression", "linger", "queue.", "batch.", "partitioner", "message.", "max.in.flight",
-    "delivery.", "sticky.", "acks", "enable.idempotence", "request.required.acks",
-)  # fmt: skip
-
-
-def _admin_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in config.items() if not k.startswith(_FOR_PRODUCERS_ONLY)}
 
 
 class TwoPhaseTransactions:

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from dualwrite.adapters.sql import SqlStore
+from dualwrite.broker import Broker
 from dualwrite.errors import Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.recipes.spark.ledger import (
@@ -20,6 +21,8 @@ from dualwrite.recipes.spark.ledger import (
     opening,
 )
 from dualwrite.recipes.spark.sql_log import SqlDecisionLog
+from dualwrite.recipes.spark.topic_log import TopicDecisionLog
+from dualwrite.recipes.spark.zookeeper_log import ZooKeeperLog
 
 
 @pytest.fixture
@@ -51,7 +54,35 @@ def postgres_log(postgres_url):
         log.close()
 
 
-@pytest.fixture(params=["sqlite_log", "postgres_log"])
+@pytest.fixture
+def topic_log():
+    logs = []
+    with Broker() as broker:
+
+        def make():
+            config = {"bootstrap.servers": broker.bootstrap_servers}
+            logs.append(TopicDecisionLog(config, "orders"))
+            return logs[-1]
+
+        yield make
+        for log in logs:
+            log.close()
+
+
+@pytest.fixture
+def zookeeper_log(zookeeper):
+    logs = []
+
+    def make():
+        logs.append(ZooKeeperLog.at(f"zookeeper://{zookeeper.hosts}/test{id(logs)}", "orders"))
+        return logs[-1]
+
+    yield make
+    for log in logs:
+        log.close()
+
+
+@pytest.fixture(params=["sqlite_log", "postgres_log", "topic_log", "zookeeper_log"])
 def make_log(request):
     """Makes one more handle on the same sink's log, as another process would."""
     return request.getfixturevalue(request.param)

@@ -1,0 +1,39 @@
+"""The parts of a sink put together from its options, in whichever process needs them.
+
+Spark runs a sink in several short-lived processes: one opens the attempt, several write, another
+one commits. All they share is the options and the driver's token, so each builds its own parts.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from dualwrite.recipes.spark.coordinator import Coordinator
+from dualwrite.recipes.spark.decision_log import DecisionLog
+from dualwrite.recipes.spark.homes import open_log
+from dualwrite.recipes.spark.options import SinkOptions
+from dualwrite.recipes.spark.transactions import Transactions, open_transactions
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A sink in the hands of one driver; small enough to be sent to every task."""
+
+    options: SinkOptions
+    token: str
+
+    def transactions(self) -> Transactions:
+        return open_transactions(self.options.sink, self.options.kafka, self.options.mode)
+
+    @contextmanager
+    def decisions(self, home: Any = None) -> Iterator[DecisionLog]:
+        """Open the ledger; `home` is a store that the caller has open already."""
+        log = open_log(home or self.options.decisions, self.options.kafka, self.options.sink)
+        try:
+            yield log
+        finally:
+            log.close()
+
+    def coordinator(self, decisions: DecisionLog) -> Coordinator:
+        return Coordinator(self.options.sink, self.token, self.transactions(), decisions)

