@@ -68,10 +68,9 @@ class AsyncTwoPhaseProducer:
                 flows.states.require("produce")
             now_ms = time.monotonic() * 1000
             timestamp_ms = timestamp or int(time.time() * 1000)
-            is_due = flows.sender.put(
+            if flows.sender.put(
                 topic, key, value, partition, timestamp_ms, given, on_delivery, now_ms
-            )
-            if is_due or now_ms >= flows.sender.linger_until_ms:
+            ):
                 await self._run_held("produce", flows.pump())
 
     async def produce_batch(self, topic: str, rows: Iterable[Row], partition: int = -1) -> int:

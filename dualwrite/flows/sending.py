@@ -88,6 +88,7 @@ class Sender:
         self._partitioner = Partitioner(config.partitioner)
         self._compression = Compression.named(config.compression)
         self._batch_bytes = min(config.batch_bytes, config.message_bytes_max)
+        self._batch_records = config.batch_messages
         self._records_max = config.queue_messages_max
         self._bytes_max = config.queue_kbytes_max * 1024
         self._bytes = 0
@@ -96,7 +97,7 @@ class Sender:
         self._touched: dict[PartitionQueue, None] = {}  # used under the present epoch
         self._requests: dict[int, int] = {}
         self._tokens: set[InFlight] = set()
-        self._sticky: dict[str, int] = {}
+        self._sticky: dict[str, PartitionQueue] = {}  # of records without a key, by topic
 
     # Records.
 
@@ -115,14 +116,13 @@ class Sender:
         callback: DeliveryCallback | None,
         now_ms: float,
     ) -> bool:
-        """Add a record of a topic whose metadata is known; True if a batch is full."""
+        """Add a record of a topic whose metadata is known; True if there is something to send."""
         if self.outstanding >= self._records_max or self._bytes >= self._bytes_max:
             raise BufferError("the queue is full: call poll() and try again")
-        if partition < 0:
-            partition = self._place(topic, key)
-        queue = self._queues.get((topic, partition))
-        if queue is None:
-            queue = self._open_queue(topic, partition)
+        if key is None and partition < 0 and topic in self._sticky:
+            queue = self._sticky[topic]
+        else:
+            queue = self._queue_for(topic, key, partition)
         need = _RECORD_OVERHEAD_MAX
         if value is not None:
             need += len(value)
@@ -131,12 +131,12 @@ class Sender:
         if headers:
             need += _size_of(headers)
         builder = queue.builder
-        is_full = builder.size + need > self._batch_bytes
-        if is_full or builder.count >= self._config.batch_messages:
+        is_due = now_ms >= self.linger_until_ms
+        if builder.size + need > self._batch_bytes or builder.count >= self._batch_records:
             self._refuse_too_large(need)
             self._seal(queue)
             builder = queue.builder
-            is_full = True
+            is_due = True
         if not builder.count:
             self._open_batch(queue, now_ms)
         builder.append(key, value, headers, timestamp_ms)
@@ -144,7 +144,7 @@ class Sender:
         if callback is not None:
             place = builder.count - 1
             queue.receipts.append(Receipt(place, callback, key, value, headers, timestamp_ms))
-        return is_full
+        return is_due
 
     def put_rows(
         self,
@@ -167,18 +167,21 @@ class Sender:
                 break
         return taken
 
-    def _place(self, topic: str, key: bytes | None) -> int:
+    def _queue_for(self, topic: str, key: bytes | None, partition: int) -> PartitionQueue:
+        if partition >= 0:
+            return self._queues.get((topic, partition)) or self._open_queue(topic, partition)
         known = self._cluster.topics[topic]
         if self._partitioner.hashes(key):
-            return self._partitioner.place(key, len(known.leaders))
-        if not self._partitioner.sticks:
+            partition = self._partitioner.place(key, len(known.leaders))
+            return self._queues.get((topic, partition)) or self._open_queue(topic, partition)
+        queue = self._sticky.get(topic)
+        if queue is None:
             available = known.available
-            return available[self._choose(len(available))]
-        stuck = self._sticky.get(topic)
-        if stuck is None:
-            available = known.available
-            stuck = self._sticky[topic] = available[self._choose(len(available))]
-        return stuck
+            partition = available[self._choose(len(available))]
+            queue = self._queues.get((topic, partition)) or self._open_queue(topic, partition)
+            if self._partitioner.sticks:
+                self._sticky[topic] = queue
+        return queue
 
     def _open_queue(self, topic: str, partition: int) -> PartitionQueue:
         count = len(self._cluster.topics[topic].leaders)
@@ -213,7 +216,7 @@ class Sender:
         )
         self._bytes += len(batch.data)
         # KIP-480: records without a key go elsewhere when a batch is closed.
-        if self._sticky.get(queue.topic) == queue.partition:
+        if self._sticky.get(queue.topic) is queue:
             del self._sticky[queue.topic]
 
     # The network.
