@@ -1,6 +1,7 @@
 """Two-phase commit across a database and Kafka."""
 
 from dualwrite.admin import TransactionAdmin
+from dualwrite.async_dual_writer import AsyncDualWriter
 from dualwrite.async_producer import AsyncTwoPhaseProducer
 from dualwrite.dual_writer import DualWriter
 from dualwrite.errors import (
@@ -20,6 +21,7 @@ from dualwrite.retries import retrying
 from dualwrite.transaction import Outcome, Rollback
 
 __all__ = [
+    "AsyncDualWriter",
     "AsyncTwoPhaseProducer",
     "ConfigurationError",
     "DualWriteError",

@@ -116,11 +116,15 @@ class WritePath:
 
     def _decide(self, unit: Unit) -> Steps[None]:
         unit.is_sent = True
-        self._around.at("committing")
         try:
+            self._around.at("committing")
             yield from call(unit.local.commit)
         except CommitUnknown as error:
-            yield from self._resolve(unit, error)
+            cause = error.__cause__
+            if cause is None or isinstance(cause, Exception):
+                yield from self._resolve(unit, error)
+            else:
+                yield from self._resolve_interrupted(unit, cause)
         except Exception as error:  # noqa: BLE001 - raised again, under a better name
             # The store is sure: not committed, and rolled back already.
             if isinstance(error, Fenced):
@@ -130,17 +134,20 @@ class WritePath:
             raise_named(error)
         except GeneratorExit:
             raise
-        except BaseException as interruption:
-            # An interrupted COMMIT may have arrived: it is the claim that tells.
-            try:
-                yield from self._resolve(unit, interruption)
-            except (RetryableError, OutcomeUnknown) as resolution:
-                raise interruption from resolution
-            yield from self.finish(unit)
-            raise
+        except BaseException as interruption:  # noqa: BLE001 - raised again once it is settled
+            yield from self._resolve_interrupted(unit, interruption)
         else:
             self._committed(unit)
         self._around.at("committed")
+
+    def _resolve_interrupted(self, unit: Unit, interruption: BaseException) -> Steps[None]:
+        """Settle an interrupted COMMIT, which may have arrived, and raise the interruption."""
+        try:
+            yield from self._resolve(unit, interruption)
+        except (RetryableError, OutcomeUnknown) as resolution:
+            raise interruption from resolution
+        yield from self.finish(unit)
+        raise interruption
 
     def _committed(self, unit: Unit) -> None:
         unit.ended("committed", "pending" if unit.state.has_transaction else "none")

@@ -37,7 +37,7 @@ _DIALECTS: dict[str, Callable[[], SqlDialect]] = {
     "mariadb": MySql,
     "sqlite": Sqlite,
 }
-_ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg"}
+_ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg_async"}
 
 
 class SqlStore:

@@ -5,9 +5,11 @@ import uuid
 from contextlib import contextmanager
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
 from sqlalchemy import create_engine, text
 
 from dualwrite.adapters.sql import SqlStore
+from dualwrite.async_dual_writer import AsyncDualWriter
 from dualwrite.dual_writer import DualWriter
 
 
@@ -48,6 +50,10 @@ def read_committed(bootstrap, topic, isolation="read_committed"):
     return [record for number in partitions for record in found[number]]
 
 
+def topics(bootstrap):
+    return set(AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=20).topics)
+
+
 class World:
     """One SQL database with a table `orders(id, note)`, and a topic of its own."""
 
@@ -70,6 +76,18 @@ class World:
         config = {"bootstrap.servers": self.bootstrap, **options.pop("config", {})}
         return DualWriter(config, **options)
 
+    def async_writer(self, **options):
+        store = SqlStore(self.url, table=self.state_table, lock_timeout=2)
+        options = {"slots": 2, "lease_seconds": 5, "app": self.app, "store": store} | options
+        config = {"bootstrap.servers": self.bootstrap, **options.pop("config", {})}
+        return AsyncDualWriter(config, **options)
+
+    async def async_order(self, tx, number, note="new"):
+        await tx.session.execute(
+            text(f"INSERT INTO {self.orders} VALUES (:id, :note)"), {"id": number, "note": note}
+        )
+        tx.produce(self.topic, key=str(number), value=json.dumps({"id": number}))
+
     def order(self, tx, number, note="new"):
         """Write one order to both sides."""
         tx.session.execute(
@@ -91,6 +109,10 @@ class World:
     def assert_agree(self, expected):
         assert self.rows() == sorted(expected)
         assert self.records() == sorted(expected)
+
+    def assert_agree_on_nothing(self):
+        assert self.rows() == []
+        assert self.topic not in topics(self.bootstrap) or self.records() == []
 
     def close(self):
         self.engine.dispose()

@@ -1,0 +1,419 @@
+"""One block, both sides: what users see of a dual write."""
+
+import threading
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session, sessionmaker
+
+from dualwrite import (
+    ConfigurationError,
+    InvalidTxnState,
+    RetryableError,
+    Rollback,
+    TransactionAdmin,
+)
+from dualwrite.adapters.sql import SqlStore
+from tests.dualwrite.world import read_committed, topics
+
+
+def test_block_commits_to_both_sides(world):
+    with world.writer() as dw, dw.transaction() as tx:
+        world.order(tx, 1)
+
+    assert tx.outcome.database == "committed"
+    assert tx.outcome.kafka == "committed"
+    assert tx.outcome.slot == f"{world.app}-{tx.outcome.slot[-1]}"
+    assert str(world.store.row(tx.outcome.slot).state) == tx.outcome.txn
+    world.assert_agree([1])
+
+
+def test_exception_undoes_both_sides(world):
+    with world.writer() as dw:
+        with pytest.raises(ValueError, match="mine"), dw.transaction() as tx:
+            world.order(tx, 1)
+            raise ValueError("mine")
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+
+    world.assert_agree([2])
+
+
+def test_rollback_is_quiet(world):
+    with world.writer() as dw, dw.transaction() as tx:
+        world.order(tx, 1)
+        raise Rollback
+
+    assert tx.outcome.database == "rolled_back"
+    world.assert_agree_on_nothing()
+
+
+def test_t17_nothing_reaches_kafka_before_the_block_ends(world):
+    with world.writer() as dw, TransactionAdmin({"bootstrap.servers": world.bootstrap}) as admin:
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+            listed = admin.list_transactions(id_pattern=f"^{world.app}-[0-9]+$")
+            assert {entry.state for entry in listed} == {"Empty"}
+
+    world.assert_agree([1])
+
+
+def test_block_without_messages_is_a_plain_database_transaction(world):
+    with world.writer() as dw, dw.transaction() as tx:
+        tx.session.execute(text(f"INSERT INTO {world.orders} VALUES (1, 'x')"))
+
+    assert (tx.outcome.kafka, tx.outcome.txn) == ("none", "")
+    assert world.rows() == [1]
+
+
+def test_callers_session_is_committed(world):
+    with world.writer() as dw, Session(world.engine) as session:
+        with dw.transaction(session) as tx:
+            assert tx.session is session
+            world.order(tx, 1)
+        with dw.transaction(session) as tx:
+            world.order(tx, 2)
+
+    world.assert_agree([1, 2])
+
+
+def test_callers_connection_is_committed(world):
+    with (
+        world.writer() as dw,
+        world.engine.connect() as connection,
+        dw.transaction(connection) as tx,
+    ):
+        tx.connection.execute(text(f"INSERT INTO {world.orders} VALUES (1, 'x')"))
+        tx.produce(world.topic, key="1", value="x")
+
+    world.assert_agree([1])
+
+
+def test_callers_psycopg_connection_is_committed(postgres_world, postgres):
+    import psycopg
+
+    world = postgres_world
+    with world.writer() as dw, psycopg.connect(postgres.dsn) as connection:
+        with dw.transaction(connection) as tx:
+            tx.connection.execute(f"INSERT INTO {world.orders} VALUES (1, 'x')")
+            tx.produce(world.topic, key="1", value="x")
+
+    world.assert_agree([1])
+
+
+def test_t15_messages_of_a_rolled_back_savepoint_vanish(world):
+    with world.writer() as dw, dw.transaction() as tx:
+        world.order(tx, 1)
+        with pytest.raises(ZeroDivisionError), tx.session.begin_nested():
+            world.order(tx, 2)
+            raise ZeroDivisionError
+        with tx.session.begin_nested():
+            world.order(tx, 3)
+
+    world.assert_agree([1, 3])
+
+
+def test_t15_inner_block_joins_the_outer_one(world):
+    with world.writer() as dw:
+        with dw.transaction() as outer:
+            world.order(outer, 1)
+            with dw.transaction() as inner:
+                assert inner is outer
+                world.order(inner, 2)
+            assert world.topic not in topics(world.bootstrap)
+        assert outer.outcome.kafka == "committed"
+
+    world.assert_agree([1, 2])
+
+
+def test_t15_failed_inner_block_undoes_everything_even_if_its_error_is_swallowed(world):
+    with world.writer() as dw:
+        with pytest.raises(InvalidTxnState), dw.transaction() as outer:
+            world.order(outer, 1)
+            with pytest.raises(ValueError), dw.transaction() as inner:
+                world.order(inner, 2)
+                raise ValueError
+        with dw.transaction() as tx:
+            world.order(tx, 3)
+
+    world.assert_agree([3])
+
+
+def test_t15_block_of_another_writer_or_session_inside_is_refused(world):
+    with world.writer() as dw, world.writer(app=world.app + "x") as other, dw.transaction() as tx:
+        with pytest.raises(InvalidTxnState), other.transaction():
+            pass
+        with Session(world.engine) as session:
+            with pytest.raises(InvalidTxnState), dw.transaction(session):
+                pass
+        world.order(tx, 1)
+
+    world.assert_agree([1])
+
+
+def test_t2_swallowed_statement_error_commits_nothing(postgres_world):
+    """PostgreSQL answers COMMIT of a failed transaction with ROLLBACK, and no driver raises."""
+    world = postgres_world
+    with world.writer() as dw:
+        with pytest.raises(InvalidTxnState), dw.transaction() as tx:
+            world.order(tx, 1)
+            with pytest.raises(Exception, match="division by zero"):
+                tx.session.connection().execute(text("SELECT 1/0"))
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+
+    world.assert_agree([2])
+
+
+def test_t3_error_in_the_flush_undoes_both(world):
+    from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Order(Base):
+        __tablename__ = world.orders
+        id: Mapped[int] = mapped_column(primary_key=True)
+        note: Mapped[str]
+
+    with world.writer() as dw:
+        with dw.transaction() as tx:
+            tx.session.add(Order(id=1, note="x"))
+            tx.produce(world.topic, key="1", value="x")
+        with pytest.raises(IntegrityError), dw.transaction() as tx:
+            tx.session.add(Order(id=1, note="again"))
+            tx.produce(world.topic, key="1", value="again")
+        assert tx.outcome.kafka in ("none", "aborted")
+        with dw.transaction() as tx:
+            tx.session.add(Order(id=2, note="x"))
+            tx.produce(world.topic, key="2", value="x")
+
+    world.assert_agree([1, 2])
+
+
+def test_t4_constraint_that_fails_at_commit_aborts_kafka(postgres_world):
+    world = postgres_world
+    with world.engine.begin() as connection:
+        connection.execute(
+            text(
+                f"CREATE TABLE {world.orders}_line (order_id INT REFERENCES {world.orders}"
+                " DEFERRABLE INITIALLY DEFERRED)"
+            )
+        )
+    with world.writer() as dw:
+        with pytest.raises(IntegrityError), dw.transaction() as tx:
+            world.order(tx, 1)
+            tx.session.execute(text(f"INSERT INTO {world.orders}_line VALUES (99)"))
+        assert (tx.outcome.database, tx.outcome.kafka) == ("rolled_back", "aborted")
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+
+    world.assert_agree([2])
+
+
+def test_t3_bare_commit_inside_the_block_is_refused(world):
+    with world.writer() as dw, pytest.raises(InvalidTxnState), dw.transaction() as tx:
+        world.order(tx, 1)
+        tx.session.commit()
+
+    assert world.rows() == []
+
+
+def test_t16_serialization_failure_runs_the_whole_block_again(postgres_world):
+    world = postgres_world
+    engine = create_engine(world.url, isolation_level="SERIALIZABLE")
+    store = SqlStore(engine, table=world.state_table)
+    meet = threading.Barrier(2)
+    attempts = []
+
+    def block(number):
+        def run(tx):
+            attempts.append(number)
+            tx.session.execute(text(f"SELECT count(*) FROM {world.orders}")).scalar()
+            if attempts.count(number) == 1:
+                meet.wait(20)
+            world.order(tx, number)
+
+        return run
+
+    with world.writer(store=store) as dw:
+        threads = [threading.Thread(target=dw.run, args=(block(n),)) for n in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    engine.dispose()
+    assert len(attempts) >= 3
+    world.assert_agree([1, 2])
+
+
+def test_t20_renewals_do_not_disturb_snapshot_isolation(postgres_world):
+    world = postgres_world
+    engine = create_engine(world.url, isolation_level="REPEATABLE READ")
+    store = SqlStore(engine, table=world.state_table)
+    with world.writer(store=store, lease_seconds=0.5, slots=1) as dw:
+        for number in range(5):
+            with dw.transaction() as tx:
+                world.order(tx, number)
+                tx.session.execute(text("SELECT pg_sleep(0.1)"))
+
+    engine.dispose()
+    world.assert_agree(range(5))
+
+
+def test_t19_slots_limit_open_transactions(world):
+    with world.writer(slots=1, slot_timeout=0.1) as dw:
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+            caught = []
+
+            def second():
+                try:
+                    with dw.transaction():
+                        pass
+                except RetryableError as error:
+                    caught.append(error)
+
+            thread = threading.Thread(target=second)
+            thread.start()
+            thread.join()
+            assert "no slot" in str(caught[0])
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+
+    world.assert_agree([1, 2])
+
+
+def test_threads_share_a_writer(world):
+    def write(first):
+        for number in range(first, first + 5):
+            dw.run(lambda tx, number=number: world.order(tx, number), attempts=10)
+
+    with world.writer(slots=3) as dw:
+        threads = [threading.Thread(target=write, args=(start,)) for start in (0, 10, 20, 30)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    expected = [start + n for start in (0, 10, 20, 30) for n in range(5)]
+    world.assert_agree(expected)
+
+
+def test_background_kafka_commit_returns_at_the_decision(world):
+    with world.writer(kafka_commit="background") as dw:
+        for number in range(5):
+            with dw.transaction() as tx:
+                world.order(tx, number)
+            assert tx.outcome.database == "committed"
+            assert tx.outcome.kafka in ("pending", "committed")
+
+    world.assert_agree(range(5))
+
+
+def test_t14_autocommit_connection_is_refused(world):
+    with world.writer() as dw:
+        engine = world.engine.execution_options(isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection, pytest.raises(ConfigurationError):
+            with dw.transaction(connection):
+                pass
+        with dw.transaction() as tx:  # the slot was given back
+            world.order(tx, 1)
+
+
+def test_t13_session_of_another_database_is_refused(world, tmp_path):
+    foreign = create_engine(f"sqlite:///{tmp_path / 'foreign.db'}")
+    with world.writer() as dw, Session(foreign) as session:
+        with pytest.raises(ConfigurationError), dw.transaction(session):
+            pass
+    foreign.dispose()
+
+
+def test_t13_session_with_two_databases_is_refused(sqlite_world, tmp_path):
+    world = sqlite_world
+    foreign = create_engine(f"sqlite:///{tmp_path / 'foreign.db'}")
+    with world.writer() as dw, sessionmaker(world.engine)() as session:
+        with pytest.raises(ConfigurationError), dw.transaction(session) as tx:
+            world.order(tx, 1)
+            session.execute(text("SELECT 1"), bind_arguments={"bind": foreign})
+    foreign.dispose()
+
+    assert world.rows() == []
+
+
+def test_delivery_callbacks_and_headers(world):
+    delivered = []
+    with world.writer() as dw, dw.transaction() as tx:
+        tx.produce(
+            world.topic,
+            value="x",
+            key="1",
+            headers={"a": "b"},
+            on_delivery=lambda error, message: delivered.append((error, message.value())),
+        )
+
+    assert delivered == [(None, b"x")]
+    assert read_committed(world.bootstrap, world.topic) == [(b"1", b"x")]
+
+
+def test_transaction_cannot_be_used_after_its_end(world):
+    with world.writer() as dw:
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+        with pytest.raises(InvalidTxnState):
+            tx.produce(world.topic, value="late")
+        with pytest.raises(InvalidTxnState):
+            _ = tx.session
+
+
+def test_writer_must_be_open(world):
+    dw = world.writer()
+    with pytest.raises(InvalidTxnState), dw.transaction():
+        pass
+    with dw, pytest.raises(InvalidTxnState):
+        dw.open()
+    assert not dw.is_open
+
+
+def test_writer_can_be_opened_again(world):
+    dw = world.writer()
+    for number in range(3):
+        with dw, dw.transaction() as tx:
+            world.order(tx, number)
+
+    world.assert_agree(range(3))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"app": "a/b"},
+        {"app": ""},
+        {"slots": 0},
+        {"lease_seconds": 0},
+        {"kafka_commit": "never"},
+        {"mode": "3pc"},
+        {"config": {"transactional.id": "x"}},
+        {"config": {"transaction.timeout.ms": 5}},
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused(sqlite_world, options):
+    with pytest.raises(ConfigurationError):
+        sqlite_world.writer(**options)
+
+
+def test_misspelt_kafka_setting_is_refused(sqlite_world):
+    with pytest.raises(ConfigurationError, match="did you mean"):
+        sqlite_world.writer(config={"compresion.type": "gzip"}).open()
+
+
+def test_t9_store_that_can_lose_commits_is_refused(postgres_world):
+    world = postgres_world
+    with world.engine.begin() as connection:
+        connection.execute(text(f"ALTER TABLE {world.state_table} SET UNLOGGED"))
+
+    with pytest.raises(ConfigurationError, match="can lose"):
+        world.writer().open()
