@@ -1,0 +1,128 @@
+"""Planted faults: a sink whose processes fail once at a named point.
+
+A fault is a file named after its point that says what to do: raise, kill the process itself, kill
+the driver's JVM or kill the broker. The process that takes the file away is the one that fails, so
+each fault strikes once, in whichever process comes by first.
+"""
+
+import os
+import signal
+from contextlib import contextmanager
+from pathlib import Path
+
+from dualwrite.recipes.spark.engine import Engine
+
+FOLDER = "DUALWRITE_FAULTS"
+
+POINTS_OF_TASKS = ("before_begin", "mid_write", "before_prepare", "prepared")
+POINTS_OF_DRIVER = (
+    "opened", "before_decide", "decided", "first_ended", "before_done", "done",
+)  # fmt: skip
+
+
+class Planted(RuntimeError):
+    """The fault that says `raise`."""
+
+
+def plant(folder: Path, point: str, action: str) -> None:
+    (folder / point).write_text(action)
+
+
+def left(folder: Path) -> list[str]:
+    """Faults that nobody has come by yet."""
+    return sorted(p.name for p in folder.iterdir() if not p.name.startswith("pid."))
+
+
+def at(point: str) -> None:
+    folder = Path(os.environ[FOLDER])
+    taken = folder / f".{point}.{os.getpid()}"
+    try:
+        (folder / point).rename(taken)
+    except FileNotFoundError:
+        return
+    action = taken.read_text()
+    taken.unlink()
+    if action == "raise":
+        raise Planted(point)
+    target = os.getpid() if action == "self" else int((folder / f"pid.{action}").read_text())
+    os.kill(target, signal.SIGKILL)
+    if action == "jvm":
+        # Its children end when they notice; nothing more may happen here meanwhile.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FaultyEngine(Engine):
+    def transactions(self):
+        return FaultyTransactions(super().transactions())
+
+    @contextmanager
+    def decisions(self, home=None):
+        with super().decisions(home) as log:
+            yield FaultyLog(log)
+
+
+class FaultyLog:
+    def __init__(self, log):
+        self._log = log
+
+    def __getattr__(self, name):
+        return getattr(self._log, name)
+
+    def update(self, change):
+        kind = change.__qualname__.split(".")[0]
+        if kind in ("deciding", "finishing"):
+            at({"deciding": "before_decide", "finishing": "before_done"}[kind])
+        ledger = self._log.update(change)
+        if kind in ("opening", "deciding", "finishing"):
+            at({"opening": "opened", "deciding": "decided", "finishing": "done"}[kind])
+        return ledger
+
+
+class FaultyTransactions:
+    def __init__(self, real):
+        self._real = real
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def begin(self, partition, attempt_number):
+        at("before_begin")
+        return FaultyTask(self._real.begin(partition, attempt_number))
+
+    def inspect(self, transactional_id):
+        return FaultyFound(self._real.inspect(transactional_id))
+
+
+class FaultyTask:
+    def __init__(self, real):
+        self._real = real
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def send(self, topic, rows, partition):
+        count = self._real.send(topic, rows, partition)
+        if not (Path(os.environ[FOLDER]) / "mid_write").exists():
+            return count
+        # The fault must find the transaction open at the broker.
+        self._real._producer.flush()
+        at("mid_write")
+        return count
+
+    def prepare(self):
+        at("before_prepare")
+        participant = self._real.prepare()
+        at("prepared")
+        return participant
+
+
+class FaultyFound:
+    def __init__(self, real):
+        self._real = real
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def commit(self, state):
+        self._real.commit(state)
+        at("first_ended")

@@ -1,0 +1,274 @@
+"""The sink in a real Spark against a real broker: batches, jobs, frames, restarts."""
+
+import json
+import shutil
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
+from sqlalchemy import create_engine, text
+
+from dualwrite.adapters.sql import SqlStore
+from dualwrite.recipes.spark import KafkaSink, register
+from dualwrite.recipes.spark.engine import Engine
+from dualwrite.recipes.spark.options import parse_sink
+from tests.spark import kafka
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def sink_options(servers, name):
+    return {
+        "kafka.bootstrap.servers": servers,
+        "topic": f"{name}-out",
+        "dualwrite.sink.id": name,
+    }
+
+
+@pytest.fixture
+def source(spark, servers, name):
+    """A topic of three partitions, and a stream that reads it in small batches."""
+    kafka.create_topic(servers, f"{name}-in", 3)
+
+    def read(rows_max=30):
+        return (
+            spark.readStream.format("dualwrite")
+            .option("kafka.bootstrap.servers", servers)
+            .option("subscribe", f"{name}-in")
+            .option("startingOffsets", "earliest")
+            .option("maxOffsetsPerTrigger", rows_max)
+            .load()
+            .select("key", "value")
+        )
+
+    return read
+
+
+def run(frame, options, checkpoint):
+    query = (
+        frame.writeStream.format("dualwrite")
+        .options(**options)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+def ledger(options):
+    with Engine(parse_sink(options), "-").decisions() as log:
+        return log.read()
+
+
+def test_a_stream_is_written_once_in_batches(spark, source, servers, name, sink_options, tmp_path):
+    register(spark)
+    kafka.fill(servers, f"{name}-in", range(100), partitions=3)
+
+    query = run(source(), sink_options, tmp_path / "cp")
+    kafka.fill(servers, f"{name}-in", range(100, 150), partitions=3)
+    run(source().repartition(4), sink_options, tmp_path / "cp")
+
+    assert kafka.values(servers, f"{name}-out") == list(range(150))
+    assert kafka.open_ids(servers) == []
+    assert len(query.recentProgress) >= 4
+    assert len(kafka.slot_ids(servers, name)) == 4
+    found = ledger(sink_options)
+    assert found.pending == []
+    (decision,) = found.decisions.values()
+    assert decision.metrics["rows"] > 0
+    assert found.head.run == 1
+
+
+@pytest.mark.parametrize("home", ["topic", "postgres", "zookeeper"])
+def test_a_replayed_batch_is_skipped_wherever_decisions_are(
+    spark, source, servers, name, sink_options, tmp_path, home, request
+):
+    """Without its file in commits/, Spark runs the last batch again under the same number."""
+    if home == "postgres":
+        sink_options["dualwrite.decisions"] = request.getfixturevalue("postgres_url")
+    elif home == "zookeeper":
+        hosts = request.getfixturevalue("zookeeper").hosts
+        sink_options["dualwrite.decisions"] = f"zookeeper://{hosts}/{name}"
+    register(spark)
+    kafka.fill(servers, f"{name}-in", range(20), partitions=3)
+    run(source(rows_max=1000), sink_options, tmp_path / "cp")
+    for file in (tmp_path / "cp" / "commits").glob("*0*"):
+        file.unlink()
+
+    register(spark)
+    kafka.fill(servers, f"{name}-in", range(20, 30), partitions=3)
+    run(source(rows_max=1000).repartition(2), sink_options, tmp_path / "cp")
+
+    assert kafka.values(servers, f"{name}-out") == list(range(30))
+    assert ledger(sink_options).head.run == 2
+
+
+def test_a_new_checkpoint_skips_nothing(spark, source, servers, name, sink_options, tmp_path):
+    register(spark)
+    kafka.fill(servers, f"{name}-in", range(5), partitions=3)
+    run(source(), sink_options, tmp_path / "one")
+    run(source(), sink_options, tmp_path / "two")
+
+    assert kafka.values(servers, f"{name}-out") == sorted([*range(5), *range(5)])
+
+
+def test_a_job_with_an_id_runs_once(spark, servers, name, sink_options):
+    register(spark)
+    frame = spark.range(10).select(F.col("id").cast("string").alias("value"))
+    for job in ("monday", "monday", "tuesday", None, None):
+        options = {**sink_options, **({"dualwrite.job.id": job} if job else {})}
+        frame.write.format("dualwrite").options(**options).mode("append").save()
+
+    assert kafka.values(servers, f"{name}-out") == sorted(list(range(10)) * 4)
+    assert set(ledger(sink_options).decided_upto) == {"job:monday", "job:tuesday", "jobs"}
+
+
+def test_all_columns_arrive(spark, servers, name, sink_options):
+    register(spark)
+    kafka.create_topic(servers, f"{name}-a", 3)
+    stamp = datetime(2026, 11, 18, 1, 2, 3, tzinfo=UTC)
+    frame = spark.createDataFrame(
+        [("k", b"v", f"{name}-a", 2, stamp, [("h", b"x"), ("h", None)]),
+         (None, None, f"{name}-a", 1, None, None)],
+        "key string, value binary, topic string, partition int, timestamp timestamp,"
+        " headers array<struct<key:string,value:binary>>",
+    )  # fmt: skip
+    del sink_options["topic"]
+    frame.write.format("dualwrite").options(**sink_options).mode("append").save()
+
+    by_partition = {m.partition(): m for m in kafka.committed(servers, f"{name}-a")}
+
+    first, second = by_partition[2], by_partition[1]
+    assert (first.key(), first.value(), first.headers()) == (b"k", b"v", [("h", b"x"), ("h", None)])
+    assert first.timestamp()[1] == int(stamp.timestamp() * 1000)
+    assert (second.key(), second.value(), second.headers()) == (None, None, None)
+
+
+def test_an_empty_batch_makes_no_transaction(spark, servers, name, sink_options):
+    register(spark)
+    frame = spark.range(10).where("id < 0").select(F.col("id").cast("string").alias("value"))
+    frame.write.format("dualwrite").options(**sink_options).mode("append").save()
+
+    assert kafka.slot_ids(servers, name) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dualwrite.sink.id": None}, "dualwrite.sink.id is missing"),
+        ({"kafka.acks": "1"}, "can only be all"),
+        ({"topic": None}, "no topic"),
+    ],
+)
+def test_errors_reach_the_user_in_words(spark, sink_options, change, said):
+    register(spark)
+    options = {k: v for k, v in {**sink_options, **change}.items() if v is not None}
+    frame = spark.range(1).select(F.col("id").cast("string").alias("value"))
+
+    with pytest.raises(PySparkException, match=said):
+        frame.write.format("dualwrite").options(**options).mode("append").save()
+
+
+def test_overwriting_and_complete_mode_are_refused(spark, source, sink_options, tmp_path):
+    register(spark)
+    frame = spark.range(1).select(F.col("id").cast("string").alias("value"))
+    with pytest.raises(PySparkException, match="cannot be overwritten"):
+        frame.write.format("dualwrite").options(**sink_options).mode("overwrite").save()
+    counted = source().groupBy("key").agg(F.count("*").cast("string").alias("value"))
+    query = (
+        counted.writeStream.format("dualwrite")
+        .options(**sink_options)
+        .option("checkpointLocation", str(tmp_path / "cp"))
+        .outputMode("complete")
+        .trigger(availableNow=True)
+    )
+    with pytest.raises(PySparkException):
+        query.start().awaitTermination()
+
+
+def totals(frame):
+    return (
+        frame.withColumn("group", F.col("value").cast("string").cast("int") % 4)
+        .groupBy("group")
+        .agg(F.count("*").alias("n"))
+        .select(
+            F.col("group").cast("string").alias("key"),
+            F.to_json(F.struct("group", "n")).alias("value"),
+        )
+    )
+
+
+def test_update_mode_and_rows_in_the_same_decision(
+    spark, source, servers, name, postgres_url, tmp_path
+):
+    """State survives a skipped batch, and table and topic always say the same."""
+    engine = create_engine(postgres_url)
+    store = SqlStore(engine, create=True)
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE {name} (batch INT, grp INT, n INT)"))
+
+    def also(tx, frame, batch_id):
+        rows = [json.loads(row.value) for row in frame.collect()]
+        for row in rows:
+            tx.connection.execute(
+                text(f"INSERT INTO {name} VALUES (:batch, :group, :n)"), {**row, "batch": batch_id}
+            )
+
+    def run_once():
+        config = {"bootstrap.servers": servers}
+        with KafkaSink(name, config, decisions=store, topic=f"{name}-out") as sink:
+            (
+                totals(source(rows_max=1000))
+                .writeStream.outputMode("update")
+                .option("checkpointLocation", str(tmp_path / "cp"))
+                .foreachBatch(sink.foreach_batch(also=also))
+                .trigger(availableNow=True)
+                .start()
+                .awaitTermination()
+            )
+
+    kafka.fill(servers, f"{name}-in", range(40), partitions=3)
+    run_once()
+    last = max(int(p.name) for p in (tmp_path / "cp" / "commits").glob("[0-9]*"))
+    (tmp_path / "cp" / "commits" / str(last)).unlink()
+    (tmp_path / "cp" / "commits" / f".{last}.crc").unlink(missing_ok=True)
+    kafka.fill(servers, f"{name}-in", range(40, 60), partitions=3)
+    run_once()
+
+    with engine.connect() as connection:
+        rows = connection.execute(text(f"SELECT grp, n FROM {name}")).all()
+    engine.dispose()
+    records = [json.loads(m.value()) for m in kafka.committed(servers, f"{name}-out")]
+    assert sorted(rows) == sorted((r["group"], r["n"]) for r in records)
+    assert sorted(rows) == sorted([(g, 10) for g in range(4)] + [(g, 15) for g in range(4)])
+    assert kafka.open_ids(servers) == []
+
+
+def test_a_batch_whose_rows_change_between_reads_fails_before_the_decision(
+    spark, source, servers, name, postgres_url, tmp_path
+):
+    store = SqlStore(postgres_url, create=True)
+    kafka.fill(servers, f"{name}-in", range(10), partitions=3)
+    sink = KafkaSink(name, {"bootstrap.servers": servers}, decisions=store, topic=f"{name}-out")
+
+    def also(tx, frame, batch_id):
+        # As if a part of the persisted frame were lost and computed again with other rows.
+        frame.count = lambda: 9
+
+    query = (
+        source()
+        .writeStream.option("checkpointLocation", str(tmp_path / "cp"))
+        .foreachBatch(sink.foreach_batch(also=also))
+        .trigger(availableNow=True)
+        .start()
+    )
+    with pytest.raises(PySparkException, match="not deterministic"):
+        query.awaitTermination()
+
+    assert kafka.open_ids(servers) == []
+    assert kafka.values(servers, f"{name}-out") == []
+    shutil.rmtree(tmp_path / "cp")
+    store.close()
