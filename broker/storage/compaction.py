@@ -15,7 +15,7 @@ What transactions ask of it:
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
@@ -66,7 +66,7 @@ class Cleaner:
             if now.steady_ms < self._not_before_ms:
                 return False
             self._log = dirtiest(self._storage.logs.values(), now)
-            if self._log is None:
+            if self._log is None or not self._storage.write_behind(self._log):
                 return False
             self._work = self._pass(self._log, now)
         done = 0
@@ -102,12 +102,15 @@ class Cleaner:
         sieve = _Sieve(survey, log.producers.last_records(), log.end, now, log.settings)
         before = log.size
         for group in groups(work, log.settings.segment_bytes):
-            yield from self._rewrite(log, group, sieve, now)
-            if not self._is_current(log, group):
+            is_swapped = yield from self._rewrite(log, group, sieve, now)
+            if not is_swapped:
                 return
         logger.info("compacted %s bytes=%d to=%d", log.directory, before, log.size)
 
-    def _rewrite(self, log: Log, group: list[Segment], sieve: "_Sieve", now: Now) -> Iterator[int]:
+    def _rewrite(
+        self, log: Log, group: list[Segment], sieve: "_Sieve", now: Now
+    ) -> Generator[int, None, bool]:
+        """Put one segment in the place of a group; False if somebody else was there before."""
         target = Segment(
             log.directory,
             group[0].base_offset,
@@ -120,7 +123,7 @@ class Cleaner:
             target.end_offset = group[-1].end_offset
             if not self._is_current(log, group):
                 self._discard(target)
-                return
+                return False
             target.finish(self._files)
             span = log.producers.aborted.within(target.base_offset, target.end_offset)
             target.seal(self._files, [a for a in span if a.last_offset not in sieve.gone])
@@ -132,6 +135,7 @@ class Cleaner:
             raise
         removed = tuple((segment.base_offset, segment.generation) for segment in group)
         self._storage.add([Swap(log.key, target.end_offset, removed, (target.info(),), gone)], now)
+        return True
 
     def _fill(self, target: Segment, group: list[Segment], sieve: "_Sieve") -> Iterator[int]:
         unsynced = 0

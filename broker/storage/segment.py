@@ -246,7 +246,8 @@ class Segment:
         return memoryview(data)
 
     def batches(self, files: FileCache) -> Iterator[tuple[BatchHeader, memoryview]]:
-        """Every batch of the file in order, its bytes checked."""
+        """Every batch in order, its bytes checked; for a segment that is all in its file."""
+        assert not self.tail_size
         for stretch in range(len(self.index(files))):
             data = self.stretches(files, stretch, stretch)
             for position, header in batches(data):

@@ -205,11 +205,11 @@ class Storage:
                 log.high_watermark = end
                 self._tails[log] = None
                 if log.segments[-1].tail_size >= tail_bytes:
-                    self._write_behind(log)
+                    self.write_behind(log)
         self.durable += len(group.entries)
         if self._tail_bytes > self._settings.tail_total_bytes:
             for log in list(self._tails):
-                self._write_behind(log)
+                self.write_behind(log)
 
     # Items
 
@@ -267,7 +267,7 @@ class Storage:
                 self._tails[log] = None
                 self._tail_bytes += len(item.batch)
                 if log.segments[-1].tail_size >= self._settings.tail_bytes:
-                    self._write_behind(log)
+                    self.write_behind(log)
             elif isinstance(item, Meta):
                 yield bytes(item.payload)
             else:
@@ -300,18 +300,18 @@ class Storage:
 
     # Segments
 
-    def _write_behind(self, log: Log) -> None:
+    def write_behind(self, log: Log) -> bool:
+        """Move what is durable to the log's segments; False if the disk has no room for all of it."""
         try:
             self._tail_bytes -= log.write_behind()
         except OSError as error:
             if not is_out_of_space(error):
                 raise self._fail(f"write to {log.directory} failed: {error}") from error
-            if self._use_reserve():
-                self._write_behind(log)
-            # Else the batches stay in memory and in the journal.
-            return
+            # Without a reserve the batches stay in memory and in the journal.
+            return self._use_reserve() and self.write_behind(log)
         if not any(segment.tail_size for segment in log.segments):
             self._tails.pop(log, None)
+        return True
 
     def _fail(self, reason: str) -> StorageFailed:
         self.failure = StorageFailed(reason)
@@ -344,7 +344,7 @@ class Storage:
         """
         self.flush()
         for log in list(self._tails):
-            self._write_behind(log)
+            self.write_behind(log)
         if self._tails:
             raise DiskFull("no room for the segments")
         tip = self._journal.tip
