@@ -298,10 +298,9 @@ class _Opened:
         self.upkeep.pool.take_back(slot)
         if slot.is_ready and not slot.is_lost:
             self._give(slot)
-            return
-        if slot.is_lost:
-            self.upkeep.pool.drop(slot)
-        self._wake.set()
+        else:
+            slot.is_ready = False
+            self._wake.set()
 
     def _finish_later(self, unit: Unit) -> bool:
         if self._background is None:

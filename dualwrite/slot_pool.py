@@ -61,7 +61,7 @@ class SlotPool:
 
     @property
     def kept(self) -> int:
-        return sum(1 for slot in self._slots.values() if slot.is_kept)
+        return sum(1 for slot in list(self._slots.values()) if slot.is_kept)
 
     def add(self, slot: Slot) -> None:
         self._slots[slot.transactional_id] = slot
@@ -81,6 +81,6 @@ class SlotPool:
         """Slots that nobody uses and that only recovery can make ready."""
         return [
             slot
-            for slot in self._slots.values()
+            for slot in list(self._slots.values())
             if not slot.is_ready and slot.transactional_id not in self._in_use
         ]

@@ -116,6 +116,8 @@ class Upkeep:
     def round(self) -> Steps[None]:
         """Recover what is in trouble, replace what was lost, take over from the dead."""
         self._rounds += 1
+        for slot in self.pool.in_trouble():
+            yield from self.try_recover(slot)
         if self.pool.kept < self._settings.slots:
             yield from self._lease()
         yield from self._take_over()
@@ -158,23 +160,24 @@ class Upkeep:
         try:
             yield from self.recover(slot)
         except Exception as error:  # noqa: BLE001 - the next round tries again
-            if not slot.is_lost:
-                name = slot.transactional_id
-                self._around.tell(logging.WARNING, "recovery_failed", name, error=error)
+            name = slot.transactional_id
+            self._around.tell(logging.WARNING, "recovery_failed", name, error=error)
 
     def recover(self, slot: Slot) -> Steps[None]:
-        """Make a slot ready and hand it out, or release it if it was only taken over."""
-        try:
-            yield from self.mode.recover(slot)
-        finally:
-            if slot.is_lost:
-                self.pool.drop(slot)
-        if slot.is_kept:
+        """Make a slot ready and hand it out; release it if it was only taken over, drop it if lost."""
+        if not slot.is_lost:
+            try:
+                yield from self.mode.recover(slot)
+            except Fenced:
+                if not slot.is_lost:
+                    raise  # by Kafka alone: the next attempt inits again
+        if slot.is_kept and not slot.is_lost:
             self._give(slot)
             return
         yield from close_producer(slot)
         self.pool.drop(slot)
-        yield from call(self._around.store.release, slot.transactional_id, slot.fence)
+        if not slot.is_lost:
+            yield from call(self._around.store.release, slot.transactional_id, slot.fence)
 
     def _choose_mode(self) -> Steps[None]:
         if self._settings.mode == "resume":
@@ -231,7 +234,7 @@ class Upkeep:
             try:
                 yield from self._recover_or_fall_back(slot)
             except Fenced:
-                continue  # another instance was faster; the next round leases another slot
+                continue  # by Kafka alone; the next round tries again
             except ConfigurationError as refusal:
                 refusals.append(refusal)
         return refusals

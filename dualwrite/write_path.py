@@ -225,6 +225,9 @@ _HOPELESS = frozenset(
 """Answers that the same messages would get again."""
 
 
+_FENCED = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+
+
 def as_retryable(error: BaseException) -> BaseException:
     """Name an error before the decision by what the caller can do; both sides are undone."""
     if isinstance(error, RetryableError):
@@ -232,6 +235,8 @@ def as_retryable(error: BaseException) -> BaseException:
     if isinstance(error, KafkaTimeout | FatalError | AbortableError):
         if error.code in _HOPELESS:
             return error
+        if error.code in _FENCED:
+            return Fenced(f"another producer uses the slot's id: {error}")
         return RetryableError(f"Kafka did not take the messages: {error}")
     if is_serialization_failure(error):
         return RetryableError(f"the database asks to run the transaction again: {error}")

@@ -95,6 +95,28 @@ class World:
         )
         tx.produce(self.topic, key=str(number), value=json.dumps({"id": number}))
 
+    def backup(self):
+        """The contents of the state table and the orders."""
+        with self.engine.connect() as connection:
+            return {
+                table: [
+                    dict(row)
+                    for row in connection.execute(text(f"SELECT * FROM {table}")).mappings()
+                ]
+                for table in (self.state_table, self.orders)
+            }
+
+    def restore(self, backup):
+        with self.engine.begin() as connection:
+            for table, rows in backup.items():
+                connection.execute(text(f"DELETE FROM {table}"))
+                for row in rows:
+                    names = ", ".join(row)
+                    values = ", ".join(f":{name}" for name in row)
+                    connection.execute(
+                        text(f"INSERT INTO {table} ({names}) VALUES ({values})"), row
+                    )
+
     def rows(self):
         with self.engine.connect() as connection:
             return [row[0] for row in connection.execute(self._select())]
