@@ -42,10 +42,11 @@ from dualwrite.recipes.spark.offsets import (
     split,
     to_json,
 )
+from dualwrite.recipes.spark.patience import passes, patiently
 from dualwrite.recipes.spark.source_options import Bound, SourceOptions, parse_source
 
 CHUNK = 10_000
-ANSWER_SECONDS = 60.0
+ANSWER_SECONDS = 10.0
 
 _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint,"
@@ -75,7 +76,7 @@ class Cluster:
         )
 
     def partitions(self) -> list[Partition]:
-        found = self._admin.list_topics(timeout=ANSWER_SECONDS).topics
+        found = patiently(lambda: self._admin.list_topics(timeout=ANSWER_SECONDS)).topics
         there = {name: sorted(t.partitions) for name, t in found.items() if t.error is None}
         if self._options.assigned:
             missing = [p for p in self._options.assigned if p[1] not in there.get(p[0], ())]
@@ -105,12 +106,16 @@ class Cluster:
     def _ask(self, wanted: Mapping[Partition, Any]) -> Offsets:
         if not wanted:
             return {}
-        asked = self._admin.list_offsets(
-            {TopicPartition(*p): spec for p, spec in wanted.items()},
-            isolation_level=self._isolation,
-            request_timeout=ANSWER_SECONDS,
-        )
-        return {(p.topic, p.partition): int(f.result().offset) for p, f in asked.items()}
+
+        def ask() -> Offsets:
+            asked = self._admin.list_offsets(
+                {TopicPartition(*p): spec for p, spec in wanted.items()},
+                isolation_level=self._isolation,
+                request_timeout=ANSWER_SECONDS,
+            )
+            return {(p.topic, p.partition): int(f.result().offset) for p, f in asked.items()}
+
+        return patiently(ask)
 
 
 class Planner:
@@ -327,7 +332,7 @@ def _chunks(consumer: Consumer, wanted: OffsetRange, patience: float) -> Iterato
                     records.append(message)
             elif error.code() == ClientsError._PARTITION_EOF:
                 position = max(position, message.offset())
-            elif not error.retriable():
+            elif not passes(error):
                 raise KafkaException(error)
         if found:
             deadline = time.monotonic() + patience

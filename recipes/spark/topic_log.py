@@ -29,6 +29,7 @@ from dualwrite.recipes.spark.client_config import consumer_config
 from dualwrite.recipes.spark.decision_log import DecidingTransaction, no_data
 from dualwrite.recipes.spark.ledger import Change, Entries, Ledger, Superseded, decode, encode
 from dualwrite.recipes.spark.names import coordinator_id, decision_topic
+from dualwrite.recipes.spark.patience import passes, patiently
 
 TRIES = 20
 BACKOFF_SECONDS = 0.05
@@ -117,10 +118,14 @@ class TopicDecisionLog:
 
     def _high_watermark(self) -> int:
         partition = TopicPartition(self._topic, 0)
-        asked = self._admin.list_offsets(
-            {partition: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED
-        )
-        return int(asked[partition].result().offset)
+
+        def ask() -> int:
+            asked = self._admin.list_offsets(
+                {partition: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED
+            )
+            return int(asked[partition].result().offset)
+
+        return patiently(ask)
 
     def _until(self, end: int) -> Iterator[tuple[str, bytes | None]]:
         """Committed records below `end`. The end is reached, not guessed: the client says so.
@@ -139,14 +144,14 @@ class TopicDecisionLog:
                 if message.offset() + 1 >= end:
                     return
             elif error.code() != ClientsError._PARTITION_EOF:
-                if not error.retriable():
+                if not passes(error):
                     raise KafkaException(error)
             elif message.offset() >= end:
                 return
         raise DualWriteError(f"{self._topic} could not be read up to {end} in {READ_SECONDS:.0f} s")
 
     def _ensure_topic(self) -> None:
-        if self._topic in self._admin.list_topics(timeout=30).topics:
+        if self._topic in patiently(lambda: self._admin.list_topics(timeout=10)).topics:
             return
         topic = NewTopic(self._topic, num_partitions=1, config=TOPIC_CONFIG)
         try:

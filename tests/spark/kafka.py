@@ -63,9 +63,11 @@ def values(servers, topic):
     return sorted(int(message.value()) for message in committed(servers, topic))
 
 
-def open_ids(servers):
+def open_ids(servers, sink):
+    """Everything of the sink that is open, its coordinator's transaction included."""
     with TransactionAdmin({"bootstrap.servers": servers}) as admin:
-        return sorted(t.transactional_id for t in admin.list_transactions(states=["Ongoing"]))
+        found = admin.list_transactions(states=["Ongoing"], id_pattern=rf"^spark\.{sink}\..*$")
+    return sorted(t.transactional_id for t in found)
 
 
 def slot_ids(servers, sink):

@@ -72,7 +72,7 @@ def test_a_stream_is_written_once_in_batches(spark, source, servers, name, sink_
     run(source().repartition(4), sink_options, tmp_path / "cp")
 
     assert kafka.values(servers, f"{name}-out") == list(range(150))
-    assert kafka.open_ids(servers) == []
+    assert kafka.open_ids(servers, name) == []
     assert len(query.recentProgress) >= 4
     assert len(kafka.slot_ids(servers, name)) == 4
     found = ledger(sink_options)
@@ -244,7 +244,7 @@ def test_update_mode_and_rows_in_the_same_decision(
     records = [json.loads(m.value()) for m in kafka.committed(servers, f"{name}-out")]
     assert sorted(rows) == sorted((r["group"], r["n"]) for r in records)
     assert sorted(rows) == sorted([(g, 10) for g in range(4)] + [(g, 15) for g in range(4)])
-    assert kafka.open_ids(servers) == []
+    assert kafka.open_ids(servers, name) == []
 
 
 def test_a_batch_whose_rows_change_between_reads_fails_before_the_decision(
@@ -268,7 +268,7 @@ def test_a_batch_whose_rows_change_between_reads_fails_before_the_decision(
     with pytest.raises(PySparkException, match="not deterministic"):
         query.awaitTermination()
 
-    assert kafka.open_ids(servers) == []
+    assert kafka.open_ids(servers, name) == []
     assert kafka.values(servers, f"{name}-out") == []
     shutil.rmtree(tmp_path / "cp")
     store.close()
