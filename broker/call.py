@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.clock import Now
+from dualwrite.broker.security.rights import ASKED
 
 if TYPE_CHECKING:
     from dualwrite.broker.security.sasl import SaslConnection
@@ -69,13 +70,16 @@ class Call(Generic[RequestT]):
 
     def may(self, operation: Operation, resource: ResourceType, name: str) -> bool:
         """Whether the sender has this right; asked before anything is done."""
+        if (operation, resource) not in ASKED[self.key]:
+            raise LookupError(f"{operation!r} on {resource!r} is not a right of API {self.key}")
         return self.rights.allows(
             self.connection.principal, self.connection.host, operation, resource, name
         )
 
     def operations(self, resource: ResourceType, name: str, among: tuple[Operation, ...]) -> int:
         """The bit field of what the sender may do (KIP-430)."""
-        return sum(1 << operation for operation in among if self.may(operation, resource, name))
+        principal, host, allows = self.principal, self.client_host, self.rights.allows
+        return sum(1 << o for o in among if allows(principal, host, o, resource, name))
 
 
 class Everyone:

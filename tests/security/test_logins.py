@@ -171,7 +171,7 @@ def refused(config) -> str:
     said: list[str] = []
     admin = AdminClient({**config, "error_cb": lambda e: said.append(str(e)), "log_level": 0})
     with pytest.raises(KafkaException):
-        admin.list_topics(timeout=3)
+        admin.list_topics(timeout=1)
     admin.poll(0)
     return " ".join(said)
 
