@@ -47,7 +47,7 @@ class JournalReader:
         self._current = b""
         self._reach = 0
         self._broken_at: tuple[str, int] | None = None
-        self._replayed: set[str] = set()
+        self.replayed: set[str] = set()
 
     def replay(self, apply: Apply) -> None:
         """Hand every intact entry behind `tip` to `apply(position, payload)`."""
@@ -62,7 +62,7 @@ class JournalReader:
 
     def slots_for_writer(self) -> list[Slot]:
         """All slots; those that a later recovery from the same checkpoint needs keep their epoch."""
-        kept = self._replayed
+        kept = self.replayed
         return [
             Slot(s.name, s.written, s.epoch if s.name in kept else 0) for s in self.slots.values()
         ]
@@ -95,7 +95,7 @@ class JournalReader:
                 self._broken_at = (tip.slot, end)
                 if self._continuation() is not None:
                     return  # written again elsewhere, since this slot had no room for it
-            self._replayed.add(tip.slot)
+            self.replayed.add(tip.slot)
             for number, payload in enumerate(entries, header.first_position):
                 apply(number, payload)
             self.steady_ms = max(self.steady_ms, header.steady_ms)
@@ -167,11 +167,11 @@ class JournalReader:
     def _make_durable(self) -> None:
         # After a mere kill the last group may have been read from the page cache. What is built upon
         # it must not become durable before it.
-        for name in sorted(self._replayed):
+        for name in sorted(self.replayed):
             file = self._disk.open(slot_path(name))
             sync(file, slot_path(name))
             file.close()
-        if self._replayed:
+        if self.replayed:
             logger.info("replayed journal position=%d slots=%d", self.tip.position, len(self.slots))
 
 

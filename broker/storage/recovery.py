@@ -46,9 +46,14 @@ def _recover(
     checkpoint = checkpoints.load(disk) or _set_up(disk)
     files = FileCache(disk, settings.open_files)
     logs: dict[PartitionKey, Log] = {}
+    damaged: dict[Segment, str] = {}
     for data in checkpoint.logs:
-        log = _restore(LogState.decode(data), disk, files, settings)
+        log = _restore(LogState.decode(data), files, settings)
         logs[log.key] = log
+        for segment in log.segments:
+            reason = _cut(segment, disk)
+            if reason is not None:
+                damaged[segment] = reason
     if checkpoint.meta:
         replay_meta(checkpoint.meta)
     reader = JournalReader(disk, checkpoint.secret, checkpoint.tip)
@@ -72,6 +77,11 @@ def _recover(
         ),
         reader.steady_ms,
     )
+    for log in logs.values():
+        for segment in log.segments:
+            # Unless it was replaced since the checkpoint.
+            if segment in damaged:
+                log.take_offline(damaged[segment])
     named = {path for data in checkpoint.logs for path in _paths(LogState.decode(data))}
     _remove_leftovers(disk, named, storage)
     storage.hold_reserve()
@@ -93,7 +103,7 @@ def _set_up(disk: Disk) -> Checkpoint:
     return checkpoint
 
 
-def _restore(state: LogState, disk: Disk, files: FileCache, settings: StorageSettings) -> Log:
+def _restore(state: LogState, files: FileCache, settings: StorageSettings) -> Log:
     log = Log(state.key, files, settings.log, settings.index_interval_bytes)
     log.log_start = state.log_start
     log.end = log.high_watermark = state.end
@@ -105,8 +115,6 @@ def _restore(state: LogState, disk: Disk, files: FileCache, settings: StorageSet
         Segment.restore(log.directory, info, None, interval) for info in state.segments[:-1]
     ]
     log.segments.append(Segment.restore(log.directory, state.segments[-1], index, interval))
-    for segment in log.segments:
-        _cut(segment, log, disk)
     if state.aborted_count:
         _restore_aborted(log, files, state.aborted_count)
     return log
@@ -141,21 +149,23 @@ def scan_aborted(segments: Iterable[Segment], files: FileCache) -> AbortedTxns:
     return states.aborted
 
 
-def _cut(segment: Segment, log: Log, disk: Disk) -> None:
-    """Drop what was written after the checkpoint: the journal holds it."""
+def _cut(segment: Segment, disk: Disk) -> str | None:
+    """Drop what was written after the checkpoint, the journal holds it; says what is missing."""
     if not segment.size and not disk.exists(segment.path):
-        return
+        return None
     try:
         file = disk.open(segment.path)
     except FileNotFoundError:
-        log.take_offline(f"{segment.path} is missing")
-        return
-    size = file.size()
-    if size > segment.size:
-        file.truncate(segment.size)
-    elif size < segment.size:
-        log.take_offline(f"{segment.path} is damaged at byte {size}: the file ends here")
-    file.close()
+        return f"{segment.path} is missing"
+    try:
+        size = file.size()
+        if size > segment.size:
+            file.truncate(segment.size)
+        elif size < segment.size:
+            return f"{segment.path} is damaged at byte {size}: the file ends here"
+    finally:
+        file.close()
+    return None
 
 
 def _paths(state: LogState) -> Iterator[str]:

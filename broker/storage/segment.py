@@ -7,6 +7,7 @@ enough of them have come together; until then reads are served from memory.
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -16,7 +17,14 @@ from dualwrite.broker.storage.entry import SegmentInfo
 from dualwrite.broker.storage.errors import StorageError
 from dualwrite.broker.storage.files import FileCache
 from dualwrite.broker.storage.index import SegmentIndex
-from dualwrite.wire.records import BatchError, BatchHeader, batches, check_crc
+from dualwrite.wire.records import (
+    NO_TIMESTAMP,
+    BatchError,
+    BatchHeader,
+    batches,
+    check_crc,
+    control_batch,
+)
 
 # Base offset, length behind this field, ..., last offset delta: all that walking needs.
 _WALK = struct.Struct(">qi11xi")
@@ -32,6 +40,15 @@ class DamagedSegment(StorageError):
         super().__init__(f"{path} is damaged at byte {position}: {what}")
         self.path = path
         self.position = position
+
+
+class Damage(NamedTuple):
+    """A stretch of a file that does not hold what was written to it."""
+
+    position: int
+    size: int
+    first_offset: int
+    end_offset: int
 
 
 class Segment:
@@ -253,6 +270,54 @@ class Segment:
             for position, header in batches(data):
                 yield header, data[position : position + header.length]
 
+    def damages(self, files: FileCache) -> list[Damage]:
+        """Every damaged stretch of the file."""
+        index = self.index(files)
+        found = []
+        for stretch in range(len(index)):
+            try:
+                self.stretches(files, stretch, stretch)
+            except DamagedSegment:
+                following = stretch + 1
+                end = index.offsets[following] if following < len(index) else self.end_offset
+                begin = index.positions[stretch]
+                size = index.stop(stretch) - begin
+                found.append(Damage(begin, size, index.offsets[stretch], end))
+        return found
+
+    def without_damage(self, files: FileCache, aborted: list[AbortedTxn]) -> "Segment":
+        """A new generation of this segment that holds its intact stretches, durable but for names.
+
+        `aborted` are the transactions whose markers lie here. A marker that is lost is put back:
+        without it a consumer would go on leaving out the producer's records.
+        """
+        target = Segment(
+            self.directory,
+            self.base_offset,
+            self._interval,
+            generation=self.generation + 1,
+            created_ms=self.created_ms,
+        )
+        lost = self.damages(files)
+        for header, batch in sorted(
+            (*self._intact(files), *_markers(aborted, lost)), key=lambda pair: pair[0].base_offset
+        ):
+            end = header.last_offset + 1
+            target.append(batch, header.base_offset, end, header.max_timestamp)
+        target.end_offset = self.end_offset
+        target.finish(files)
+        target.seal(files, aborted)
+        return target
+
+    def _intact(self, files: FileCache) -> Iterator[tuple[BatchHeader, Buffer]]:
+        for stretch in range(len(self.index(files))):
+            try:
+                data = self.stretches(files, stretch, stretch)
+            except DamagedSegment:
+                continue
+            for position, header in batches(data):
+                yield header, data[position : position + header.length]
+
     def from_time(self, files: FileCache, timestamp: int) -> Iterator[tuple[BatchHeader, Buffer]]:
         """The batches from the first on that may hold a record of this time or later."""
         if self.written:
@@ -326,6 +391,22 @@ class Segment:
         if bad is not None:
             raise DamagedSegment(self.path, bad, "checksum does not fit")
         return data
+
+
+def _markers(aborted: list[AbortedTxn], lost: list[Damage]) -> Iterator[tuple[BatchHeader, Buffer]]:
+    """New markers for the aborted transactions whose own were lost."""
+    for txn in aborted:
+        if any(d.first_offset <= txn.last_offset < d.end_offset for d in lost):
+            batch = control_batch(
+                commit=False,
+                producer_id=txn.producer_id,
+                producer_epoch=0,  # which one it was is not known, and no consumer looks at it
+                coordinator_epoch=0,
+                timestamp_ms=NO_TIMESTAMP,
+                base_offset=txn.last_offset,
+                leader_epoch=0,
+            )
+            yield BatchHeader.parse(batch), batch
 
 
 def _position_of(data: memoryview, offset: int) -> int:

@@ -74,7 +74,7 @@ class Storage:
         self.failure: StorageFailed | None = None
         self._disk = disk
         self._settings = settings
-        self._files = files
+        self.files = files
         self._secret = secret
         self._journal = journal
         self._now = now
@@ -284,7 +284,7 @@ class Storage:
         self._clock_guard = ClockGuard(self._now)
 
     def new_log(self, key: PartitionKey) -> Log:
-        return Log(key, self._files, self._settings.log, self._settings.index_interval_bytes)
+        return Log(key, self.files, self._settings.log, self._settings.index_interval_bytes)
 
     def _delete(self, log: Log) -> None:
         log.is_deleted = True
@@ -369,12 +369,12 @@ class Storage:
         self._checkpointed_position = self.durable
         try:
             for segment, aborted in sealing:
-                segment.seal(self._files, aborted)
+                segment.seal(self.files, aborted)
                 yield
             for segment in unsynced:
                 self._sync(segment)
                 yield
-            self._files.sync_names()
+            self.files.sync_names()
             checkpoints.store(self._disk, captured)
         except OSError as error:
             self._retired += retired
@@ -397,20 +397,20 @@ class Storage:
             end=log.end,
             cleaned_to=log.cleaned_to,
             segments=tuple(segment.info() for segment in log.segments),
-            index=active.index(self._files).encode(),
+            index=active.index(self.files).encode(),
             producers=encode_snapshot(log.producers, aborted_from=active.base_offset),
             aborted_count=len(log.producers.aborted.within(0, active.base_offset)),
         )
 
     def _sync(self, segment: Segment) -> None:
         if segment.written:
-            self._files.sync(segment.path)
+            self.files.sync(segment.path)
         segment.is_synced = True
 
     def _remove(self, paths: list[str], directories: list[str]) -> None:
         try:
             for path in paths:
-                self._files.unlink(path)
+                self.files.unlink(path)
             for directory in directories:
                 if self._disk.exists(directory):
                     self._disk.rmdir(directory)
@@ -489,6 +489,6 @@ class Storage:
 
     def close(self) -> None:
         """Close the files. What is queued and not flushed is lost."""
-        self._files.close()
+        self.files.close()
         self._journal.close()
         self._disk.close()
