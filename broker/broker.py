@@ -21,7 +21,6 @@ from dualwrite.broker.security.gate import lock, tighten
 from dualwrite.broker.server import Server
 from dualwrite.broker.settings import Settings
 from dualwrite.broker.storage.disk import Disk, RealDisk
-from dualwrite.broker.storage.errors import StorageFailed
 
 log = logging.getLogger("dualwrite.broker")
 
@@ -31,18 +30,37 @@ STOP_SECONDS: Final = 10.0
 async def serve(
     disk: Disk,
     settings: Settings,
-    on_ready: Callable[[list[Listener], Node], None],
+    on_ready: Callable[[Server], None],
     stopped: asyncio.Event,
 ) -> None:
-    """Run a broker on the current loop until `stopped`; raises `StorageFailed` if the disk fails."""
-    listeners = parse_listeners(settings)
-    tighten(settings, listeners)
-    is_private = all(spec.is_loopback and not spec.authenticates for spec in listeners)
-    node = Node.open(disk, settings, time.time_ns() // 1_000_000, two_phase_by_default=is_private)
-    server = Server(node, listeners, RunningClock(node.storage.steady_ms))
-    lock(node, listeners, server.clock.now())
+    """Run a broker on the current loop until `stopped`; raises `StorageFailed` if the disk fails.
+
+    The disk is closed at the end, whatever the end is.
+    """
+    try:
+        listeners = parse_listeners(settings)
+        tighten(settings, listeners)
+        is_private = all(spec.is_loopback and not spec.authenticates for spec in listeners)
+        wall_ms = time.time_ns() // 1_000_000
+        node = Node.open(disk, settings, wall_ms, two_phase_by_default=is_private)
+    except BaseException:
+        disk.close()
+        raise
+    try:
+        server = Server(node, listeners, RunningClock(node.storage.steady_ms))
+        lock(node, listeners, server.clock.now())
+        await _serve_until(server, on_ready, stopped)
+    except BaseException:
+        node.storage.close()
+        raise
+    node.close()
+
+
+async def _serve_until(
+    server: Server, on_ready: Callable[[Server], None], stopped: asyncio.Event
+) -> None:
     await server.start()
-    on_ready(listeners, node)
+    on_ready(server)
     stopping = asyncio.ensure_future(stopped.wait())
     ends: list[asyncio.Future[Any]] = [stopping, server.failed]
     try:
@@ -53,7 +71,6 @@ async def serve(
     if server.failed.done():
         server.failed.result()
     server.failed.cancel()
-    node.close()
 
 
 def run_in_foreground(data_dir: str, settings: Settings, announce: Callable[[str], None]) -> None:
@@ -62,8 +79,8 @@ def run_in_foreground(data_dir: str, settings: Settings, announce: Callable[[str
         log.warning("running as root; a user of its own is safer")
     disk = RealDisk(data_dir)
 
-    def ready(listeners: list[Listener], node: Node) -> None:
-        for spec in listeners:
+    def ready(server: Server) -> None:
+        for spec in server.listeners:
             host = f"[{spec.host}]" if ":" in spec.host else spec.host
             announce(f"listening on {host}:{spec.port}")
 
@@ -107,8 +124,23 @@ class Broker:
         self._stopped: asyncio.Event | None = None
         self._is_ready = threading.Event()
         self._failure: BaseException | None = None
-        self.listeners: list[Listener] = []
-        self.node: Node | None = None
+        self._server: Server | None = None
+
+    @property
+    def server(self) -> Server:
+        """The running server; it belongs to the broker's thread."""
+        assert self._server is not None, "the broker is not started"
+        return self._server
+
+    @property
+    def node(self) -> Node:
+        """The node; it belongs to the broker's thread."""
+        return self.server.node
+
+    @property
+    def listeners(self) -> list[Listener]:
+        """Where it listens."""
+        return self.server.listeners
 
     @property
     def bootstrap_servers(self) -> str:
@@ -168,8 +200,6 @@ class Broker:
     def _run(self) -> None:
         try:
             uvloop.run(self._main())
-        except StorageFailed as error:
-            self._failure = error
         except BaseException as error:  # noqa: BLE001  told to whoever waits in `start`
             self._failure = error
         finally:
@@ -178,16 +208,10 @@ class Broker:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        disk = RealDisk(self.data_dir)
-        try:
-            await serve(disk, self._settings, self._ready, self._stopped)
-        except BaseException:
-            disk.close()
-            raise
+        await serve(RealDisk(self.data_dir), self._settings, self._ready, self._stopped)
 
-    def _ready(self, listeners: list[Listener], node: Node) -> None:
-        self.listeners = listeners
-        self.node = node
+    def _ready(self, server: Server) -> None:
+        self._server = server
         self._is_ready.set()
 
     def _remove_temporary(self) -> None:

@@ -76,7 +76,7 @@ class ClientConnection(asyncio.Protocol):
         self.authenticated = self.sasl is None
         self._reader = FrameReader(FRAME_BYTES_BEFORE_AUTHENTICATION)
         self._frames: deque[bytes] = deque()
-        self._later: Call[Any] | None = None  # handled, and to be answered later
+        self._later: Call[Any] | None = None  # what the requests behind it wait for
         self._unanswered = 0
         self._is_full = False  # the peer does not read
         self._is_reading = True
@@ -149,8 +149,9 @@ class ClientConnection(asyncio.Protocol):
         return not (self._unanswered or self._frames)
 
     @property
-    def has_incomplete_frame(self) -> bool:
-        return self.incomplete_since_ms is not None
+    def write_buffer_size(self) -> int:
+        """Bytes of answers that the peer has not taken yet."""
+        return self._transport.get_write_buffer_size()
 
     def serve(self, now: Now) -> None:
         """Handle what has come, as far as its turn has come."""
@@ -254,7 +255,9 @@ class ClientConnection(asyncio.Protocol):
             now,
         )
         self._unanswered += 1
-        if not self._server.handle(call) and not self._is_closed:
+        is_answered = self._server.handle(call)
+        if not is_answered or header.api_key != ApiKey.PRODUCE:
+            # Answers to anything but Produce may be large: one is held per connection, not many.
             self._later = call
         if self.sasl is not None and header.api_key in _SASL_APIS:
             self._judge(self.sasl)

@@ -89,6 +89,11 @@ class Server:
         for server in self._servers:
             await server.wait_closed()
 
+    @property
+    def connections(self) -> frozenset[ClientConnection]:
+        """The connections that are open now."""
+        return frozenset(self._connections)
+
     # What connections ask for
 
     def handle(self, call: Call[Any]) -> bool:

@@ -185,16 +185,21 @@ def test_p11_metadata_creates_topics_only_where_it_may(client, name):
     assert created.error_code == 0
     assert len(created.partitions) == 1
     assert illegal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    with Broker(auto_create_topics_enable=False) as strict, RawClient(strict.bootstrap_servers) as other:
+    with (
+        Broker(auto_create_topics_enable=False) as strict,
+        RawClient(strict.bootstrap_servers) as other,
+    ):
         refused = metadata(other, name).topics[0]
     assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_p12_a_switch_accepts_more_replicas_than_there_are(name):
     wanted = CreatableTopic(name=name, num_partitions=-1, replication_factor=3)
-    with Broker(accept_any_replication_factor=True, num_partitions=4) as broker:
-        with RawClient(broker.bootstrap_servers) as client:
-            (result,) = client.call(CreateTopicsRequest(topics=[wanted]), 7).topics
+    with (
+        Broker(accept_any_replication_factor=True, num_partitions=4) as broker,
+        RawClient(broker.bootstrap_servers) as client,
+    ):
+        (result,) = client.call(CreateTopicsRequest(topics=[wanted]), 7).topics
 
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 4, 1)
 
