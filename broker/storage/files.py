@@ -50,9 +50,13 @@ class FileCache:
     def sync_names(self) -> None:
         """Make all new names durable, those of directories too."""
         while self.new_names:
-            directory = self.new_names.pop()
-            if self._disk.exists(directory):
-                sync_names(self._disk, directory)
+            self.sync_a_name()
+
+    def sync_a_name(self) -> None:
+        """The same for one directory."""
+        directory = self.new_names.pop()
+        if self._disk.exists(directory):
+            sync_names(self._disk, directory)
 
     def unlink(self, path: str) -> None:
         self.forget(path)

@@ -38,7 +38,8 @@ class Log:
         self.offline: str | None = None
         self.is_deleted = False
         self.segments: list[Segment] = [Segment(self.directory, 0, interval)]
-        self.has_changed = True
+        # The log in the last checkpoint, as long as nothing has changed since.
+        self.checkpointed: bytes | None = None
         self._files = files
         self._interval = interval
 
@@ -152,6 +153,7 @@ class Log:
     # Changes, the same live and on replay
 
     def append(self, batch: Buffer, header: BatchHeader, base_offset: int, now: Now) -> None:
+        self.checkpointed = None
         last_offset = base_offset + header.last_offset_delta
         segment = self.segments[-1]
         if segment.created_ms < 0:
@@ -178,10 +180,12 @@ class Log:
 
     def roll(self, base_offset: int) -> None:
         assert base_offset == self.end
+        self.checkpointed = None
         self.segments.append(Segment(self.directory, base_offset, self._interval))
 
     def set_start(self, offset: int) -> list[Segment]:
         """Forget what lies below `offset`; gives the segments whose files are of no more use."""
+        self.checkpointed = None
         self.log_start = max(self.log_start, offset)
         gone = 0
         while gone < len(self.segments) - 1 and self.segments[gone].end_offset <= self.log_start:
@@ -193,6 +197,7 @@ class Log:
 
     def swap(self, swap: Swap) -> list[Segment]:
         """Put compacted segments in the place of others; gives those that were replaced."""
+        self.checkpointed = None
         replaced = set(swap.removed)
         places = [
             number

@@ -41,6 +41,8 @@ from dualwrite.wire.records import BatchHeader, patch_offset
 logger = logging.getLogger(__name__)
 
 RESERVE = "reserve"
+# Larger ones are encoded again rather than held twice in memory.
+_REMEMBERED_BYTES = 4096
 Touched = list[tuple[Log, int]]
 
 
@@ -352,7 +354,7 @@ class Storage:
             secret=self._secret,
             tip=tip,
             now=self._now,
-            logs=tuple(self._state_of(log).encode() for log in self.logs.values()),
+            logs=tuple(log.checkpointed or self._encode(log) for log in self.logs.values()),
             meta=meta_snapshot,
         )
         retired, self._retired = self._retired, []
@@ -374,7 +376,9 @@ class Storage:
             for segment in unsynced:
                 self._sync(segment)
                 yield
-            self.files.sync_names()
+            while self.files.new_names:
+                self.files.sync_a_name()
+                yield
             checkpoints.store(self._disk, captured)
         except OSError as error:
             self._retired += retired
@@ -389,9 +393,9 @@ class Storage:
         self._journal.recycle(tip)
         self._remove(retired, directories)
 
-    def _state_of(self, log: Log) -> checkpoints.LogState:
+    def _encode(self, log: Log) -> bytes:
         active = log.active
-        return checkpoints.LogState(
+        state = checkpoints.LogState(
             key=log.key,
             log_start=log.log_start,
             end=log.end,
@@ -401,6 +405,10 @@ class Storage:
             producers=encode_snapshot(log.producers, aborted_from=active.base_offset),
             aborted_count=len(log.producers.aborted.within(0, active.base_offset)),
         )
+        encoded = state.encode()
+        if len(encoded) <= _REMEMBERED_BYTES:
+            log.checkpointed = encoded
+        return encoded
 
     def _sync(self, segment: Segment) -> None:
         if segment.written:
