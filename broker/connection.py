@@ -282,11 +282,10 @@ class ClientConnection(asyncio.Protocol):
     def _regulate(self) -> None:
         if self._is_closed:
             return
-        wanted = (
-            not self._is_full
-            and len(self._frames) < QUEUED_FRAMES_MAX
-            and self._server.has_room(self)
-        )
+        wanted = not self._is_full and len(self._frames) < QUEUED_FRAMES_MAX
+        if not wanted:
+            self._server.give_way(self)
+        wanted = wanted and self._server.has_room(self)
         if wanted != self._is_reading:
             self._is_reading = wanted
             if wanted:

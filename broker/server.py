@@ -42,6 +42,7 @@ class Server:
         self._per_host: Counter[str] = Counter()
         self._held = 0
         self._starved: set[ClientConnection] = set()
+        self._favoured: ClientConnection | None = None
         self._resumed: dict[ClientConnection, None] = {}
         self._has_turn = False
         self._timer: asyncio.TimerHandle | None = None
@@ -122,21 +123,37 @@ class Server:
         """Account for bytes that arrived and are not handled yet."""
         connection.held += change
         self._held += change
-        if change < 0 and self._starved and self._has_global_room:
-            starved, self._starved = self._starved, set()
-            for other in starved:
-                other.regulate()
+        if change < 0 and self._starved:
+            self.give_way(connection)
 
     def has_room(self, connection: ClientConnection) -> bool:
-        """Whether a connection may be read. When all together hold too much, the one that is nearest
-        to a whole frame goes on, so that somebody always gets on."""
+        """Whether a connection may be read.
+
+        When all together hold too much, one at a time goes on, so that somebody always gets to the
+        end of a frame.
+        """
         if self._has_global_room:
             return True
-        leader = max(self._connections, key=lambda c: c.held, default=connection)
-        if connection is leader:
+        if self._favoured is None:
+            self._favoured = connection
+        if connection is self._favoured:
             return True
         self._starved.add(connection)
         return False
+
+    def give_way(self, connection: ClientConnection) -> None:
+        """A connection has got on, or can't go on: let others."""
+        if connection is self._favoured:
+            self._favoured = None
+        if not self._starved or self._favoured is not None:
+            return
+        if self._has_global_room:
+            starved, self._starved = self._starved, set()
+        else:
+            starved = {max(self._starved, key=lambda other: other.held)}
+            self._starved -= starved
+        for other in starved:
+            other.regulate()
 
     @property
     def _has_global_room(self) -> bool:
@@ -165,6 +182,7 @@ class Server:
         self._connections.discard(connection)
         self._starved.discard(connection)
         self._resumed.pop(connection, None)
+        self.give_way(connection)
         self._per_host[connection.host] -= 1
         if not self._per_host[connection.host]:
             del self._per_host[connection.host]
