@@ -1,0 +1,66 @@
+"""Options of every command that talks to a cluster, and how their results are shown."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, NoReturn
+
+import typer
+
+REFUSED: Final = 1
+USAGE: Final = 2
+
+BootstrapServers = Annotated[
+    str,
+    typer.Option(
+        help="Where the cluster is.", metavar="HOST:PORT,…", envvar="DUALWRITE_BOOTSTRAP_SERVERS"
+    ),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option(help="File of key=value lines for the client (librdkafka's keys).", exists=True),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+LOCAL: Final = "127.0.0.1:9092"
+
+
+def client_config(bootstrap_servers: str, command_config: Path | None) -> dict[str, str]:
+    """The configuration of a client: the file's lines, and where the cluster is."""
+    config: dict[str, str] = {}
+    if command_config is not None:
+        for number, line in enumerate(command_config.read_text().splitlines(), 1):
+            text = line.strip()
+            if not text or text.startswith("#"):
+                continue
+            key, sign, value = text.partition("=")
+            if not sign:
+                misused(f"{command_config}:{number}: not key=value")
+            config[key.strip()] = value.strip()
+    return config | {"bootstrap.servers": bootstrap_servers}
+
+
+def show(rows: Sequence[Mapping[str, Any]], columns: Iterable[str], as_json: bool) -> None:
+    """Print rows as a table for people or as JSON for programs."""
+    if as_json:
+        typer.echo(json.dumps(list(rows), indent=2))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*("" if row[name] is None else str(row[name]) for name in columns))
+    Console().print(table)
+
+
+def refused(reason: object) -> NoReturn:
+    """End the command: what was asked for can't be done."""
+    typer.echo(f"dualwrite: {reason}", err=True)
+    raise typer.Exit(REFUSED)
+
+
+def misused(reason: object) -> NoReturn:
+    """End the command: it was called in a wrong way."""
+    typer.echo(f"dualwrite: {reason}", err=True)
+    raise typer.Exit(USAGE)
