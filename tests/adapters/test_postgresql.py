@@ -444,12 +444,15 @@ class TestDurability:
     def test_unlogged_state_table_is_refused_unless_accepted(self, database, store):
         with database.engine.begin() as connection:
             connection.execute(text("ALTER TABLE kafka_transaction_state SET UNLOGGED"))
-
-        with pytest.raises(ConfigurationError, match="state_table is unlogged"):
-            store.claim("app-0")
-        accepting = SqlStore(database.engine, accept={"state_table"})
-        assert accepting.claim("app-0").fence == 1
-        assert not accepting.durability().is_safe
+        try:
+            with pytest.raises(ConfigurationError, match="state_table is unlogged"):
+                store.claim("app-0")
+            accepting = SqlStore(database.engine, accept={"state_table"})
+            assert accepting.claim("app-0").fence == 1
+            assert not accepting.durability().is_safe
+        finally:
+            with database.engine.begin() as connection:
+                connection.execute(text("ALTER TABLE kafka_transaction_state SET LOGGED"))
 
 
 class TestSchema:

@@ -1,0 +1,87 @@
+"""`dualwrite schema print|apply|check`: the tables of an SQL state store."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from dualwrite.errors import DualWriteError
+
+if TYPE_CHECKING:
+    from dualwrite.adapters.sql import SqlStore
+
+REFUSED: Final = 1
+
+StoreUrl = Annotated[
+    str,
+    typer.Option(
+        "--store", envvar="DUALWRITE_STORE", help="SQLAlchemy URL.", metavar="URL", show_envvar=True
+    ),
+]
+TableName = Annotated[str | None, typer.Option("--table", help="Name of the state table.")]
+SchemaName = Annotated[str | None, typer.Option("--schema", help="Schema of the tables.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def attach(app: typer.Typer) -> None:
+    """Add the group of commands."""
+    group = typer.Typer(no_args_is_help=True, help="Tables of an SQL state store.")
+    group.command("print")(print_)
+    group.command("apply")(apply)
+    group.command("check")(check)
+    app.add_typer(group, name="schema")
+
+
+def print_(
+    store: StoreUrl, table: TableName = None, schema: SchemaName = None, as_json: AsJson = False
+) -> None:
+    """Print the statements that make the tables; the database is not asked."""
+    with _opened(store, table, schema) as opened:
+        sql = opened.create_sql()
+    typer.echo(json.dumps({"sql": sql}) if as_json else sql, nl=as_json)
+
+
+def apply(
+    store: StoreUrl, table: TableName = None, schema: SchemaName = None, as_json: AsJson = False
+) -> None:
+    """Make the tables that are missing. Nothing that exists is altered."""
+    with _opened(store, table, schema) as opened:
+        opened.create_tables()
+        differences = opened.schema_differences()
+    _report(differences, as_json)
+
+
+def check(
+    store: StoreUrl, table: TableName = None, schema: SchemaName = None, as_json: AsJson = False
+) -> None:
+    """Compare the database with what is needed; exit code 1 if something is missing."""
+    with _opened(store, table, schema) as opened:
+        differences = opened.schema_differences()
+    _report(differences, as_json)
+
+
+def _report(differences: list[str], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"differences": differences}))
+    else:
+        typer.echo("\n".join(differences) or "the tables are as they should be")
+    if differences:
+        raise typer.Exit(REFUSED)
+
+
+@contextmanager
+def _opened(url: str, table: str | None, schema: str | None) -> "Iterator[SqlStore]":
+    """The store; its errors end the command in one line, without the URL and its password."""
+    from dualwrite.adapters.opening import open_sql_store
+
+    try:
+        store = open_sql_store(url, table, schema)
+        try:
+            yield store
+        finally:
+            store.close()
+    except DualWriteError as error:
+        typer.echo(f"dualwrite schema: {error}", err=True)
+        raise typer.Exit(REFUSED) from None
