@@ -1,7 +1,26 @@
 """Exactly-once Kafka for Spark Structured Streaming, by two-phase commit (KIP-939)."""
 
-from dualwrite.recipes.spark.data_source import register
-from dualwrite.recipes.spark.foreach_batch import KafkaSink
-from dualwrite.recipes.spark.java import ensure_java
+import importlib
+from typing import TYPE_CHECKING
 
-__all__ = ["KafkaSink", "ensure_java", "register"]
+if TYPE_CHECKING:
+    from dualwrite.recipes.spark.data_source import register
+    from dualwrite.recipes.spark.foreach_batch import KafkaSink
+    from dualwrite.recipes.spark.java import ensure_java
+    from dualwrite.recipes.spark.listener import SinkListener
+
+__all__ = ["KafkaSink", "SinkListener", "ensure_java", "register"]
+
+_HOMES = {
+    "KafkaSink": "foreach_batch",
+    "SinkListener": "listener",
+    "ensure_java": "java",
+    "register": "data_source",
+}
+
+
+def __getattr__(name: str) -> object:
+    # Imported when asked for: the command line works on a sink without Spark being installed.
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,9 @@ from dualwrite.recipes.spark.ledger import (
     closing,
     deciding,
     finishing,
+    forgetting,
     opening,
+    undeciding,
 )
 from dualwrite.recipes.spark.reports import BatchReport, TaskReport, join
 from dualwrite.recipes.spark.transactions import Found, Transactions
@@ -155,8 +157,23 @@ class Coordinator:
         self._decisions.update(closing(attempt.nonce))
         return attempt
 
-    def is_decided(self, work: str, batch: int) -> bool:
-        return self._decisions.read().is_decided(work, batch)
+    def forget(self, work: str | None = None) -> None:
+        """Forget finished decisions, of one query or job or of all: their batches may run again."""
+        self._decisions.update(forgetting(work))
+
+    def forget_lost(self) -> int:
+        """Take back decisions whose transactions were all aborted; returns how many there were."""
+        nonce = secrets.token_hex(8)
+        ledger = self._decisions.update(opening(self._token, nonce))
+        settled = self._settle(nonce, ledger.pending)
+        if len(settled.lost) != settled.decided:
+            raise DualWriteError(
+                f"not forgotten: {len(settled.lost)} of {settled.decided} decided transactions were"
+                " lost; the others are committed and would be written twice"
+            )
+        self._decisions.update(undeciding(ledger.pending))
+        self._decisions.update(closing(nonce))
+        return len(ledger.pending)
 
     def _require_decided(self, ledger: Ledger, joined: BatchReport) -> None:
         if not ledger.is_decided(joined.work, joined.batch):

@@ -215,6 +215,19 @@ def forgetting(work: str | None = None) -> Change:
     return change
 
 
+def undeciding(lost: Iterable[Decision]) -> Change:
+    """Take decisions back of which nothing was committed, so that their batches run again."""
+    gone = tuple(lost)
+
+    def change(ledger: Ledger) -> Entries:
+        found = [ledger.decisions.get(decision.work) for decision in gone]
+        return {
+            f.work: None for f, d in zip(found, gone, strict=True) if f is not None and _same(f, d)
+        }
+
+    return change
+
+
 def _same(a: Decision, b: Decision) -> bool:
     return (a.work, a.batch, a.attempt) == (b.work, b.batch, b.attempt)
 

@@ -1,7 +1,7 @@
 """Planted faults: a sink whose processes fail once at a named point.
 
-A fault is a file named after its point that says what to do: raise, kill the process itself, kill
-the driver's JVM or kill the broker. The process that takes the file away is the one that fails, so
+A fault is a file named after its point that says what to do: raise, or kill the process itself, its
+executor, the driver's JVM or the broker. The process that takes the file away is the one that fails, so
 each fault strikes once, in whichever process comes by first.
 """
 
@@ -15,9 +15,6 @@ from dualwrite.recipes.spark.engine import Engine
 FOLDER = "DUALWRITE_FAULTS"
 
 POINTS_OF_TASKS = ("before_begin", "mid_write", "before_prepare", "prepared")
-POINTS_OF_DRIVER = (
-    "opened", "before_decide", "decided", "first_ended", "before_done", "done",
-)  # fmt: skip
 
 
 class Planted(RuntimeError):
@@ -44,11 +41,20 @@ def at(point: str) -> None:
     taken.unlink()
     if action == "raise":
         raise Planted(point)
-    target = os.getpid() if action == "self" else int((folder / f"pid.{action}").read_text())
-    os.kill(target, signal.SIGKILL)
-    if action == "jvm":
+    os.kill(_target(folder, action), signal.SIGKILL)
+    if action in ("jvm", "executor"):
         # Its children end when they notice; nothing more may happen here meanwhile.
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _target(folder, action):
+    if action == "self":
+        return os.getpid()
+    if action == "executor":
+        # A worker is a child of PySpark's daemon, which is a child of the executor.
+        stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+        return int(stat.rpartition(")")[2].split()[1])
+    return int((folder / f"pid.{action}").read_text())
 
 
 class FaultyEngine(Engine):

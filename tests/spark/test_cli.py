@@ -1,0 +1,107 @@
+"""`dualwrite spark` on a sink with something open."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dualwrite import TransactionAdmin
+from dualwrite.cli import build_app
+from dualwrite.recipes.spark.ledger import deciding
+from dualwrite.recipes.spark.names import slot_id
+from dualwrite.recipes.spark.reports import join
+from tests.spark import kafka
+from tests.spark.test_zombies import Sink
+
+
+@pytest.fixture
+def sink(servers, name):
+    sink = Sink(servers, name)
+    yield sink
+    sink.close()
+
+
+@pytest.fixture
+def command(servers, name):
+    def run(*arguments, exit_code=0):
+        whole = ["spark", *arguments, "--sink", name, "--bootstrap-servers", servers]
+        done = CliRunner().invoke(build_app(), whole)
+        assert done.exit_code == exit_code, done.output
+        return done.output
+
+    return run
+
+
+class Crash(Exception):
+    """The driver ends here."""
+
+
+def crash_after_decision(sink, then=None):
+    attempt = sink.coordinator.open()
+    joined = join([sink.write(attempt, p, p) for p in range(2)], 0)
+    sink.write(attempt, 7, 99)
+
+    def record(decision):
+        sink.log.update(deciding(decision))
+        if then is not None:
+            then()
+        raise Crash
+
+    with pytest.raises(Crash):
+        sink.coordinator.decide(joined, record)
+
+
+def test_status_tells_what_recovery_would_do_and_recover_does_it(sink, command, servers, name):
+    crash_after_decision(sink)
+
+    before = json.loads(command("status", "--json"))
+    assert {o["transactional_id"]: o["outcome"] for o in before["open"]} == {
+        slot_id(name, 0, 0): "commit",
+        slot_id(name, 1, 0): "commit",
+        slot_id(name, 7, 0): "abort",
+    }
+    assert "pending" in command("status")
+    assert json.loads(command("recover", "--json")) == {"run": 2, "finished": 1, "aborted": 1}
+
+    after = json.loads(command("status", "--json"))
+    assert (after["open"], after["is_closed"]) == ([], True)
+    assert [d["is_done"] for d in after["decisions"]] == [True]
+    assert kafka.values(servers, sink.topic) == [0, 1]
+
+
+def test_forget_lets_a_batch_run_again(sink, command):
+    crash_after_decision(sink)
+    assert "recover first" in command("forget", exit_code=1)
+    command("recover")
+
+    assert json.loads(command("forget", "--query", "q", "--json")) == {"forgotten": 1}
+    assert sink.log.read().decisions == {}
+
+
+def test_what_was_lost_as_a_whole_can_be_forgotten_and_a_part_cannot(sink, command, servers, name):
+    def force(*partitions):
+        with TransactionAdmin({"bootstrap.servers": servers}) as admin:
+            for partition in partitions:
+                admin.force_terminate_transaction(slot_id(name, partition, 0))
+
+    crash_after_decision(sink, lambda: force(0, 1))
+    assert "2 of 2 decided" in command("recover", exit_code=1)
+    assert json.loads(command("forget", "--lost", "--json")) == {"forgotten": 1}
+    assert sink.log.read().decisions == {}
+
+
+def test_a_part_that_was_lost_is_not_forgotten(sink, command, servers, name):
+    def force():
+        with TransactionAdmin({"bootstrap.servers": servers}) as admin:
+            admin.force_terminate_transaction(slot_id(name, 0, 0))
+
+    crash_after_decision(sink, force)
+
+    assert "1 of 2" in command("forget", "--lost", exit_code=1)
+    command("recover", "--accept-loss")
+    assert kafka.values(servers, sink.topic) == [1]
+
+
+def test_wrong_usage_is_exit_code_2(command):
+    command("forget", "--query", "a", "--job", "b", exit_code=2)
+    command("status", "--command-config", "does-not-exist", exit_code=2)

@@ -1,0 +1,180 @@
+"""A query that is killed at one point after another, and every row exactly once in the end."""
+
+import itertools
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+
+from dualwrite.broker import BrokerProcess
+from tests.spark import kafka
+from tests.spark.driver import run_pipeline
+from tests.spark.faults import POINTS_OF_TASKS, left, plant
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+ROWS_PER_RUN = 60
+
+SHORT = [
+    ("mid_write", "raise"),
+    ("mid_write", "self"),
+    ("prepared", "self"),
+    ("before_decide", "raise"),
+    ("decided", "self"),
+    ("first_ended", "raise"),
+    ("decided", "broker"),
+    ("done", "self"),
+]
+LONG = [
+    *SHORT,
+    ("before_begin", "raise"),
+    ("before_prepare", "self"),
+    ("opened", "self"),
+    ("mid_write", "broker"),
+    ("prepared", "broker"),
+    ("before_decide", "self"),
+    ("before_decide", "broker"),
+    ("decided", "raise"),
+    ("first_ended", "self"),
+    ("first_ended", "broker"),
+    ("before_done", "self"),
+    ("before_done", "raise"),
+    ("done", "raise"),
+]
+
+
+class Campaign:
+    """One pipeline from topic to topic, started again and again with another partition count."""
+
+    def __init__(self, spark, broker, folder, name, checkpoint, partitions):
+        self.spark, self.broker, self.folder = spark, broker, folder
+        self.name, self.checkpoint = name, checkpoint
+        self.partitions = partitions
+        self.rows = 0
+        self.failures = 0
+        kafka.create_topic(self.servers, f"{name}-in", 3)
+        kafka.create_topic(self.servers, f"{name}-out", 4)
+
+    @property
+    def servers(self):
+        return self.broker.bootstrap_servers
+
+    def feed(self):
+        values = range(self.rows, self.rows + ROWS_PER_RUN)
+        kafka.fill(self.servers, f"{self.name}-in", values, partitions=3)
+        self.rows += ROWS_PER_RUN
+
+    def run(self):
+        """One life of a driver; True if it came to its end."""
+        try:
+            run_pipeline(
+                self.spark, self.servers, self.name, self.checkpoint, self.partitions()
+            ).awaitTermination()
+        except PySparkException:
+            self.failures += 1
+            return False
+        return True
+
+
+def conduct(campaign, faults):
+    with (
+        kafka.Reader(campaign.servers, f"{campaign.name}-out") as reader,
+        kafka.Restarter(campaign.broker, campaign.folder),
+    ):
+        for point, action in faults:
+            campaign.feed()
+            plant(campaign.folder, point, action)
+            campaign.run()
+            assert left(campaign.folder) == [], f"{point} {action} was not reached"
+        for _ in range(3):
+            if campaign.run():
+                break
+        # A last batch sweeps what a batch before it may have left.
+        seen = reader.wait_for(campaign.rows)
+    assert seen == list(range(campaign.rows))
+    assert kafka.values(campaign.servers, f"{campaign.name}-out") == list(range(campaign.rows))
+    assert kafka.open_ids(campaign.servers, campaign.name) == []
+
+
+@pytest.fixture
+def campaign(spark, faults_folder, name, tmp_path):
+    seed = random.randrange(2**32)
+    sys.stdout.write(f"seed {seed}\n")
+    chance = random.Random(seed)
+    with BrokerProcess() as broker:
+        yield Campaign(
+            spark, broker, faults_folder, name, tmp_path / "cp", lambda: chance.randint(1, 5)
+        )
+
+
+def test_every_row_arrives_once_whatever_fails(campaign):
+    conduct(campaign, SHORT)
+
+    assert campaign.failures >= 3
+    assert len(kafka.slot_ids(campaign.servers, campaign.name)) <= 5 * 4
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_every_row_arrives_once_in_the_long_run(campaign):
+    faults = LONG * 2
+    random.Random(1).shuffle(faults)
+    conduct(campaign, faults)
+
+    sys.stdout.write(
+        f"{campaign.rows} rows, {campaign.failures} failed runs, {len(faults)} faults\n"
+    )
+    assert len(kafka.slot_ids(campaign.servers, campaign.name)) <= 5 * 4
+
+
+class DriverProcesses(Campaign):
+    """The same pipeline in drivers of their own, whose JVM and executors can be killed."""
+
+    def __init__(self, master, *more):
+        super().__init__(None, *more)
+        self.master = master
+
+    def run(self):
+        command = [sys.executable, "-m", "tests.spark.driver", self.master, self.servers]
+        command += [self.name, str(self.checkpoint), str(self.partitions())]
+        with (self.folder / "pid.log").open("ab") as log:
+            ended = subprocess.run(
+                command, cwd=Path(__file__).parents[2], stdout=log, stderr=log, check=False
+            )
+        self.failures += ended.returncode != 0
+        return ended.returncode == 0
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("master", "faults"),
+    [
+        (
+            "local[2,4]",
+            [(p, "jvm") for p in (*POINTS_OF_TASKS[1:], "before_decide", "decided")]
+            + [(p, "jvm") for p in ("first_ended", "before_done", "done")],
+        ),
+        (
+            "local-cluster[2,1,900]",
+            [
+                ("mid_write", "executor"),
+                ("prepared", "executor"),
+                ("decided", "jvm"),
+                ("mid_write", "self"),
+            ],
+        ),
+    ],
+)
+def test_drivers_and_executors_that_are_killed(master, faults, faults_folder, name, tmp_path):
+    counts = itertools.cycle([3, 5, 2, 4, 7, 1, 6])
+    with BrokerProcess() as broker:
+        campaign = DriverProcesses(
+            master, broker, faults_folder, name, tmp_path / "cp", lambda: next(counts)
+        )
+        conduct(campaign, faults)
+
+        sys.stdout.write(f"{campaign.rows} rows, {campaign.failures} failed runs\n")
