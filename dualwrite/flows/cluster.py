@@ -48,7 +48,7 @@ TRANSACTION_VERSION = "transaction.version"
 
 _HEAD_START_MS = 1_000
 _CONCURRENT_BACKOFF_MS = 20
-_TOPIC_PROPAGATION_MS = 5_000
+TOPIC_PROPAGATION_MS = 5_000
 _METADATA_VERSION_MAX = 8  # later ones add topic ids, which names make unnecessary here
 
 MakeRequest = Callable[[int], Any]
@@ -304,9 +304,9 @@ class Cluster:
             if found.partitions:
                 self.topics[found.name] = Topic.learned(found)
 
-    def know_topic(self, topic: str) -> Flow[None]:
-        """Wait until the partitions of a topic are known; a new topic gets some time to appear."""
-        give_up_ms = self.now_ms + _TOPIC_PROPAGATION_MS
+    def know_topic(self, topic: str, grace_ms: float = 0) -> Flow[None]:
+        """Wait until the partitions of a topic are known; a new topic may take a while to appear."""
+        give_up_ms = self.now_ms + grace_ms
         attempt = 0
         while topic not in self.topics:
             response = yield from self.refresh([topic])

@@ -14,7 +14,13 @@ from dualwrite.errors import ConfigurationError, HeuristicAbort, InvalidTxnState
 from dualwrite.failures import AbortableError, FatalError, UnsupportedByBroker
 from dualwrite.flows import verdicts
 from dualwrite.flows.batching import PartitionQueue
-from dualwrite.flows.cluster import GROUP, TRANSACTION, Cluster, ConnectionLost
+from dualwrite.flows.cluster import (
+    GROUP,
+    TOPIC_PROPAGATION_MS,
+    TRANSACTION,
+    Cluster,
+    ConnectionLost,
+)
 from dualwrite.flows.sending import Choose, Sender
 from dualwrite.flows.states import State, StateMachine
 from dualwrite.flows.steps import Flow
@@ -179,10 +185,14 @@ class TransactionFlows:
 
     def know_topic(self, topic: str) -> Flow[None]:
         """Wait until the partitions of a topic are known."""
-        yield from self.cluster.know_topic(topic)
+        yield from self.cluster.know_topic(topic, TOPIC_PROPAGATION_MS)
 
     def pump(self, wait_until_ms: float = 0) -> Flow[None]:
-        """Send what is due and take in what has been answered, waiting at most until then."""
+        """Send what is due and take in what has been answered, waiting at most until then.
+
+        The wait ends with the first news for the caller: a delivery, or room in a full queue.
+        """
+        was_full = self.sender.is_full
         while True:
             yield from self._maintain()
             actions = self.sender.work(self.cluster.now_ms)
@@ -190,7 +200,10 @@ class TransactionFlows:
             if until_ms > self.cluster.now_ms:
                 until_ms = min(until_ms, self.sender.wake_ms(self.cluster.now_ms))
             yield from self.cluster.wait(actions, until_ms)
-            if self.sender.deliveries or self.cluster.now_ms >= wait_until_ms:
+            has_room = was_full and not self.sender.is_full
+            if has_room or self.sender.deliveries or not self.sender.outstanding:
+                return
+            if self.cluster.now_ms >= wait_until_ms:
                 return
 
     def send_full(self) -> Flow[None]:

@@ -177,12 +177,12 @@ class ScriptedCluster:
         if told is REFUSE:
             error = ConnectionResetError("cut")
             return [Lost(token, error), Closed(link, error)]
-        response = self._usual(node, request, version, told if isinstance(told, int) else 0)
+        is_whole = told is not None and told is not LOSE and not isinstance(told, int)
+        code = told if isinstance(told, int) else 0
+        response = told if is_whole else self._usual(node, request, version, code)
         if told is LOSE:
             error = ConnectionResetError("cut")
             return [Lost(token, error), Closed(link, error)]
-        if told is not None and not isinstance(told, int):
-            response = told
         return [Reply(token, decode(type(response), encode(response, version), version))]
 
     def _usual(self, node, request, version, code) -> Any:
