@@ -8,14 +8,14 @@ from dualwrite.broker.storage.disk import Disk, File, sync, sync_names
 class FileCache:
     """Files by path. A file got here is used at once and not kept.
 
-    `new_names` are the directories that got a file or a directory since they were last synced.
+    `new_names` holds the directories that got a file or a directory since they were last synced.
     """
 
     def __init__(self, disk: Disk, limit: int) -> None:
         self._disk = disk
         self._limit = max(1, limit)
         self._files: OrderedDict[str, File] = OrderedDict()
-        self.new_names: set[str] = set()
+        self.new_names: dict[str, None] = {}
 
     def open(self, path: str) -> File:
         file = self._files.get(path)
@@ -29,8 +29,8 @@ class FileCache:
         directory, _, _ = path.rpartition("/")
         if not self._disk.exists(directory):
             self._disk.mkdir(directory)
-            self.new_names.add(directory.rpartition("/")[0])
-        self.new_names.add(directory)
+            self.new_names[directory.rpartition("/")[0]] = None
+        self.new_names[directory] = None
         return self._keep(path, self._disk.create(path))
 
     def read(self, path: str) -> bytes:
@@ -54,7 +54,7 @@ class FileCache:
 
     def sync_a_name(self) -> None:
         """The same for one directory."""
-        directory = self.new_names.pop()
+        directory, _ = self.new_names.popitem()
         if self._disk.exists(directory):
             sync_names(self._disk, directory)
 

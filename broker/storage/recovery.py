@@ -45,6 +45,8 @@ def _recover(
 ) -> Storage:
     checkpoint = checkpoints.load(disk) or _set_up(disk)
     files = FileCache(disk, settings.open_files)
+    # A process that was killed may have left directories whose names were never synced.
+    files.new_names[LOGS_DIR] = None
     logs: dict[PartitionKey, Log] = {}
     damaged: dict[Segment, str] = {}
     for data in checkpoint.logs:
@@ -124,7 +126,12 @@ def _restore_aborted(log: Log, files: FileCache, count: int) -> None:
     """Load the transaction indexes of the closed segments, or make them anew."""
     closed = log.segments[:-1]
     try:
-        aborted = [txn for segment in closed for txn in segment.load_aborted(files)]
+        aborted = [
+            txn
+            for segment in closed
+            for txn in segment.load_aborted(files)
+            if txn.last_offset >= log.log_start
+        ]
     except ValueError as error:
         logger.warning("%s: reading the whole log instead", error)
         aborted = []
@@ -135,6 +142,7 @@ def _restore_aborted(log: Log, files: FileCache, count: int) -> None:
             log.take_offline(str(error))
             return
     log.producers.aborted.put_before(aborted)
+    log.producers.aborted.drop_before(log.log_start)
 
 
 def scan_aborted(segments: Iterable[Segment], files: FileCache) -> AbortedTxns:

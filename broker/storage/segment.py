@@ -164,10 +164,8 @@ class Segment:
             return 0
         batches = self._tail[:count]
         size = sum(map(len, batches))
-        try:
-            file = files.open(self.path)
-        except FileNotFoundError:
-            file = files.create(self.path)
+        # Its first bytes make a file anew: one that a killed process left may have no durable name.
+        file = files.open(self.path) if self.written else files.create(self.path)
         file.writev(batches, self.written)
         index = self.index(files)
         for batch, offset, time in zip(batches, self._tail_offsets, self._tail_times, strict=False):

@@ -336,14 +336,17 @@ class Storage:
 
     def checkpoint(self, meta_snapshot: bytes) -> None:
         """Make recovery begin here. `meta_snapshot` holds what all `Meta` so far have said."""
-        for _ in self.checkpoint_steps(meta_snapshot):
+        for _ in self.checkpoint_steps(lambda: meta_snapshot):
             pass
 
-    def checkpoint_steps(self, meta_snapshot: bytes) -> Iterator[None]:
+    def checkpoint_steps(self, meta_snapshot: Callable[[], bytes]) -> Iterator[None]:
         """`checkpoint` in short steps, between which entries may be added and flushed.
 
-        What is recorded is the state at the first step.
+        What is recorded is the state at the moment when `meta_snapshot` is called.
         """
+        for log in list(self._tails):
+            self.write_behind(log)
+            yield
         self.flush()
         for log in list(self._tails):
             self.write_behind(log)
@@ -355,7 +358,7 @@ class Storage:
             tip=tip,
             now=self._now,
             logs=tuple(log.checkpointed or self._encode(log) for log in self.logs.values()),
-            meta=meta_snapshot,
+            meta=meta_snapshot(),
         )
         retired, self._retired = self._retired, []
         directories, self._retired_directories = self._retired_directories, []

@@ -246,13 +246,13 @@ def test_running_time_goes_on_after_a_restart():
 
 @given(st.integers(0, 400))
 @settings(max_examples=20, deadline=None, derandomize=True)
-def test_a_checkpoint_in_steps_records_its_first_step(steps):
+def test_a_crash_between_the_steps_of_a_checkpoint(steps):
     disk = MemoryDisk()
     storage = new_storage(disk)
     batch = build_batch([(b"k", bytes(100), None, 1)])
     for _ in range(20):
         storage.add([Append(KEY, batch)], NOW)
-    work = storage.checkpoint_steps(b"snapshot:")
+    work = storage.checkpoint_steps(lambda: b"snapshot:")
     for _ in range(steps):
         if next(work, "done") == "done":
             break

@@ -216,3 +216,35 @@ def test_dropped_segments_leave_no_files():
     storage.flush()
     storage.checkpoint(b"")
     assert sum(name.endswith(".log") for name in disk.listdir(directory)) == 2
+
+
+def test_aborted_transactions_below_the_start_are_forgotten_on_disk_too():
+    """Their entries are still in the transaction index of a segment that is partly deleted."""
+    disk = MemoryDisk()
+    storage = open_storage(disk)
+    storage.add([CreateLog(KEY)], START)
+    for number in (1, 2):
+        data = batch(
+            START, producer_id=number, producer_epoch=0, base_sequence=0, is_transactional=True
+        )
+        end = control_batch(
+            commit=False,
+            producer_id=number,
+            producer_epoch=1,
+            coordinator_epoch=0,
+            timestamp_ms=START.wall_ms,
+        )
+        storage.add([Append(KEY, data), Append(KEY, end)], START)
+    storage.add([Roll(KEY, 4)], START)
+    storage.flush()
+    storage.add([LogStart(KEY, 2)], START)
+    storage.checkpoint(b"")
+    storage.add([Append(KEY, batch(START))], START)
+    storage.flush()
+    before = state_of(storage, Listener())
+    disk.crash()
+
+    storage = open_storage(disk)
+
+    assert state_of(storage, Listener()) == before
+    assert [txn.producer_id for txn in storage.logs[KEY].aborted(2, 5)] == [2]
