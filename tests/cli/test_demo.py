@@ -1,0 +1,25 @@
+"""`dualwrite demo` is the project's promise in one command."""
+
+import json
+import subprocess
+import sys
+
+
+def test_demo_kills_the_writer_twice_and_both_sides_agree():
+    done = subprocess.run(
+        [sys.executable, "-m", "dualwrite.cli", "demo", "--orders", "9", "--json"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["agree"] is True
+    after_decision, before_decision, end = report["scenes"]
+    assert after_decision["rows"] == [1, 2, 3]
+    assert after_decision["records"] == [1, 2]
+    assert after_decision["recovery"] == "committed"
+    assert before_decision["rows"] == before_decision["records"] == [1, 2, 3, 4, 5]
+    assert before_decision["recovery"] == "aborted"
+    assert end["rows"] == end["records"] == [1, 2, 3, 4, 5, 7, 8, 9]
