@@ -12,7 +12,7 @@ Time comes in as an argument everywhere, and the disk is a port, so a simulator 
 import json
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from dualwrite.broker.call import HANG_UP, Call, Connection, Rights
@@ -107,6 +107,7 @@ class Node:
         self._touched: set[PartitionKey] = set()
         self._waiting = Waiting()
         self._chores = Chores()
+        self._checkpointing: Iterator[None] | None = None
         self._meta_owners: dict[str, Callable[[MetaRecord], None]] = {
             **dict.fromkeys(CLUSTER_KINDS, self.cluster.replay),
             **dict.fromkeys(ACL_KINDS, self.authorizer.replay_meta),
@@ -171,6 +172,8 @@ class Node:
     def close(self) -> None:
         """Leave a checkpoint behind, so that the next start has nothing to replay."""
         self.storage.flush()
+        for _ in self._checkpointing or ():
+            pass
         self.storage.checkpoint(self._snapshot())
         self.storage.close()
 
@@ -280,14 +283,21 @@ class Node:
         return self.storage.run_compaction(now)
 
     def _checkpoint(self, now: Now) -> bool:
-        if self.storage.is_full:
-            self.storage.recheck_space()
-        if self.storage.checkpoint_due(now):
-            try:
-                self.storage.checkpoint(self._snapshot())
-            except DiskFull as error:
-                log.warning("checkpoint put off: %s", error)
-        return False
+        """One short step, so that clients are served between the syncs of many segments."""
+        if self._checkpointing is None:
+            if self.storage.is_full:
+                self.storage.recheck_space()
+            if not self.storage.checkpoint_due(now):
+                return False
+            self._checkpointing = self.storage.checkpoint_steps(self._snapshot())
+        try:
+            next(self._checkpointing)
+        except StopIteration:
+            self._checkpointing = None
+        except DiskFull as error:
+            log.warning("checkpoint put off: %s", error)
+            self._checkpointing = None
+        return self._checkpointing is not None
 
     # Changes
 
