@@ -209,17 +209,19 @@ class TwoPhaseProducer:
                 self._run("poll", self._flows.pump(until_ms), None)
         return self._serve_callbacks()
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None, *, leave_open: bool = False) -> None:
         """Abort an open transaction and close the connections. A prepared one is left as it is.
 
         An abort that fails is logged: the broker ends the transaction when its id is used again.
+        `leave_open` aborts nothing: somebody else ends the transaction by its pair.
         """
         flows = self._flows
         with self._lock:
             if flows.states.state is State.CLOSED:
                 return
             try:
-                if flows.states.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                is_open = flows.states.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+                if is_open and not leave_open:
                     self._abort_at_last(timeout)
             finally:
                 flows.states.close()

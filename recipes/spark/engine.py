@@ -13,7 +13,8 @@ from dualwrite.recipes.spark.coordinator import Coordinator
 from dualwrite.recipes.spark.decision_log import DecisionLog
 from dualwrite.recipes.spark.homes import open_log
 from dualwrite.recipes.spark.options import SinkOptions
-from dualwrite.recipes.spark.transactions import Transactions, open_transactions
+from dualwrite.recipes.spark.resumed import ResumedTransactions
+from dualwrite.recipes.spark.transactions import Transactions, TwoPhaseTransactions
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,9 @@ class Engine:
     token: str
 
     def transactions(self) -> Transactions:
-        return open_transactions(self.options.sink, self.options.kafka, self.options.mode)
+        if self.options.mode == "resume":
+            return ResumedTransactions(self.options.sink, self.options.kafka)
+        return TwoPhaseTransactions(self.options.sink, self.options.kafka)
 
     @contextmanager
     def decisions(self, home: Any = None) -> Iterator[DecisionLog]:

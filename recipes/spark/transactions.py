@@ -6,7 +6,6 @@ from typing import Any, Protocol
 from dualwrite.admin import TransactionAdmin
 from dualwrite.content import Row
 from dualwrite.errors import ConfigurationError, DualWriteError
-from dualwrite.failures import UnsupportedByBroker
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.producer import TwoPhaseProducer
 from dualwrite.recipes.spark.client_config import consumer_config
@@ -64,13 +63,7 @@ class Transactions(Protocol):
     def inspect(self, transactional_id: str) -> Found: ...
 
 
-def open_transactions(sink: str, config: Mapping[str, Any], mode: str) -> Transactions:
-    if mode == "2pc":
-        return TwoPhaseTransactions(sink, config)
-    raise ConfigurationError(f"dualwrite.mode must be 2pc, not {mode!r}")
-
-
-def _open_ids(sink: str, config: Mapping[str, Any]) -> list[str]:
+def open_ids(sink: str, config: Mapping[str, Any]) -> list[str]:
     with TransactionAdmin(consumer_config(config)) as admin:
         listed = admin.list_transactions(states=[ONGOING], id_pattern=slot_pattern(sink))
     return [one.transactional_id for one in listed]
@@ -103,7 +96,7 @@ class TwoPhaseTransactions:
         )
 
     def open_ids(self) -> list[str]:
-        return _open_ids(self._sink, self._config)
+        return open_ids(self._sink, self._config)
 
     def inspect(self, transactional_id: str) -> Found:
         return TakenOver(self._take_over(transactional_id), transactional_id)
@@ -118,10 +111,11 @@ class TwoPhaseTransactions:
         )
         try:
             producer.init_transactions(keep_prepared_txn=True)
-        except UnsupportedByBroker as error:
+        except ConfigurationError as error:
             producer.close()
-            raise UnsupportedByBroker(
-                f"{error}. The sink needs two-phase commit (KIP-939)"
+            raise type(error)(
+                f"{error}. The sink needs two-phase commit (KIP-939); for brokers without it there"
+                " is dualwrite.mode=resume, whose limit is the transaction timeout"
             ) from error
         except BaseException:
             producer.close()
