@@ -289,7 +289,7 @@ class Node:
                 self.storage.recheck_space()
             if not self.storage.checkpoint_due(now):
                 return False
-            self._checkpointing = self.storage.checkpoint_steps(self._snapshot())
+            self._checkpointing = self.storage.checkpoint_steps(self._snapshot)
         try:
             next(self._checkpointing)
         except StopIteration:
