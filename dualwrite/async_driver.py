@@ -26,7 +26,7 @@ from dualwrite.flows.steps import (
     Woken,
 )
 from dualwrite.login import new_handshake
-from dualwrite.tls import tls_context
+from dualwrite.tls import refusal, tls_context
 
 T = TypeVar("T")
 
@@ -173,7 +173,7 @@ class AsyncDriver:
                     lambda: wire, host, port, ssl=self._context
                 )
         except (OSError, TimeoutError) as error:
-            self.happened([Closed(node, error)])
+            self.happened([Closed(node, refusal(error))])
 
     # Events
 

@@ -31,7 +31,7 @@ from dualwrite.flows.steps import (
     Woken,
 )
 from dualwrite.login import new_handshake
-from dualwrite.tls import tls_context
+from dualwrite.tls import refusal, tls_context
 
 T = TypeVar("T")
 Target = tuple[int, Any]  # an address family and an address in its form
@@ -243,7 +243,7 @@ class BlockingDriver:
             del self._wires[node]
             self._try_addresses(node, "", wire.others)
         else:
-            self._lose(node, error)
+            self._lose(node, refusal(error))
 
     def _finish_connect(self, wire: _Wire) -> None:
         code = wire.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

@@ -24,3 +24,12 @@ def tls_context(config: ClientConfig) -> ssl.SSLContext | None:
         raise ConfigurationError(f"TLS cannot be set up: {error}") from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
+
+
+def refusal(error: Exception) -> Exception:
+    """What a failed connection means: a certificate that is not trusted will not be so later."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        refused = ConfigurationError(f"the broker's certificate is refused: {error.verify_message}")
+        refused.__cause__ = error
+        return refused
+    return error

@@ -1,0 +1,169 @@
+"""TLS and SASL by librdkafka's keys, under both drivers."""
+
+import asyncio
+import time
+
+import pytest
+
+from dualwrite import AsyncTwoPhaseProducer, ConfigurationError, TwoPhaseProducer
+from dualwrite.broker import Broker
+from tests.security.authority import Authority
+
+PASSWORD = "secret of the tests"
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def broker(authority, tmp_path_factory):
+    users = tmp_path_factory.mktemp("users") / "users.toml"
+    users.write_text(f'[users]\nalice = "{PASSWORD}"\n')
+    users.chmod(0o600)
+    certificate, key = authority.issue("localhost")
+    settings = {
+        "listeners": "SASL_SSL://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+        "allow.plain.over.plaintext": "true",
+        "users.file": str(users),
+        "super.users": "User:alice",
+        "ssl.certificate.location": str(certificate),
+        "ssl.key.location": str(key),
+        "connections.max.reauth.ms": "700",
+        "auto.create.topics.enable": "true",
+    }
+    with Broker(settings=settings) as running:
+        yield running
+
+
+def settings(broker, authority, name, protocol, mechanism, password=PASSWORD):
+    port = next(s.port for s in broker.listeners if s.name == protocol)
+    return {
+        "bootstrap.servers": f"127.0.0.1:{port}",
+        "transactional.id": name,
+        "security.protocol": protocol,
+        "sasl.mechanism": mechanism,
+        "sasl.username": "alice",
+        "sasl.password": password,
+        "ssl.ca.location": str(authority.ca),
+    }
+
+
+WAYS = [
+    ("SASL_SSL", "SCRAM-SHA-512"),
+    ("SASL_SSL", "PLAIN"),
+    ("SASL_PLAINTEXT", "SCRAM-SHA-256"),
+]
+
+
+@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+def test_a_large_transaction_over_a_secured_connection(
+    broker, authority, name, protocol, mechanism
+):
+    """Several megabytes, so that writes are cut in pieces and answers come in between."""
+    told = []
+    with TwoPhaseProducer(settings(broker, authority, name, protocol, mechanism)) as producer:
+        producer.init_transactions(timeout=30)
+        producer.begin_transaction()
+        rows = ((None, b"x" * 1_000, None, 0) for _ in range(5_000))
+        assert producer.produce_batch(name, rows, partition=0) == 5_000
+        producer.produce(
+            name, b"last", partition=0, on_delivery=lambda e, m: told.append(m.offset())
+        )
+        producer.commit_transaction()
+
+    assert told == [5_000]
+
+
+@pytest.mark.parametrize(("protocol", "mechanism"), WAYS)
+def test_the_asyncio_driver(broker, authority, name, protocol, mechanism):
+    async def main():
+        config = settings(broker, authority, name, protocol, mechanism)
+        async with AsyncTwoPhaseProducer(config) as producer:
+            await producer.init_transactions(timeout=30)
+            await producer.begin_transaction()
+            await producer.produce_batch(
+                name, ((None, b"x" * 1_000, None, 0) for _ in range(3_000))
+            )
+            await producer.commit_transaction()
+
+    asyncio.run(main())
+
+
+def init_blocking(config):
+    with TwoPhaseProducer(config) as producer:
+        producer.init_transactions(timeout=60)
+
+
+def init_async(config):
+    async def main():
+        async with AsyncTwoPhaseProducer(config) as producer:
+            await producer.init_transactions(timeout=60)
+
+    asyncio.run(main())
+
+
+INITS = {"blocking": init_blocking, "asyncio": init_async}
+
+
+@pytest.mark.parametrize("driver", INITS)
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"sasl.password": "guess"}, "refuses the login"),
+        ({"ssl.ca.location": None}, "certificate"),
+    ],
+)
+def test_a_refusal_is_told_at_once(broker, authority, name, driver, wrong, reason, tmp_path):
+    other = Authority(tmp_path)
+    config = settings(broker, authority, name, "SASL_SSL", "SCRAM-SHA-256")
+    config |= {key: value or str(other.ca) for key, value in wrong.items()}
+
+    started = time.monotonic()
+    with pytest.raises(ConfigurationError, match=reason):
+        INITS[driver](config)
+    assert time.monotonic() - started < 50  # not the timeout of the call
+
+
+def test_a_session_that_ends_is_begun_anew(broker, authority, name):
+    """KIP-368: the broker closes the connection, which the next request makes again."""
+    config = settings(broker, authority, name, "SASL_PLAINTEXT", "SCRAM-SHA-256")
+    with TwoPhaseProducer({**config, "retry.backoff.ms": 10}) as producer:
+        producer.init_transactions(timeout=30)
+        end = time.monotonic() + 2
+        count = 0
+        while time.monotonic() < end:
+            producer.begin_transaction()
+            producer.produce(name, b"x", partition=0)
+            producer.commit_transaction()
+            count += 1
+        told = []
+        producer.begin_transaction()
+        producer.produce(
+            name, b"last", partition=0, on_delivery=lambda e, m: told.append(m.offset())
+        )
+        producer.commit_transaction()
+
+    assert told == [2 * count]  # every record with its marker, none twice
+
+
+def test_without_a_mechanism_or_a_password(broker, authority, name):
+    config = settings(broker, authority, name, "SASL_SSL", "PLAIN")
+    for key in ("sasl.mechanism", "sasl.username", "sasl.password"):
+        with pytest.raises(ConfigurationError, match=key):
+            TwoPhaseProducer({k: v for k, v in config.items() if k != key})
+
+
+def test_a_certificate_file_that_is_not_there(broker, authority, name, tmp_path):
+    config = settings(broker, authority, name, "SASL_SSL", "PLAIN")
+    with pytest.raises(ConfigurationError, match="TLS"):
+        TwoPhaseProducer({**config, "ssl.ca.location": str(tmp_path / "none.pem")})
+
+
+def test_secrets_are_not_shown(broker, authority, name):
+    producer = TwoPhaseProducer(settings(broker, authority, name, "SASL_SSL", "PLAIN"))
+
+    assert PASSWORD not in repr(producer._config)
+    producer.close()
