@@ -12,7 +12,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from dualwrite.broker.producers import AbortedTxn, decode_aborted, encode_aborted
-from dualwrite.broker.storage.disk import Buffer
+from dualwrite.broker.storage.disk import Buffer, File
 from dualwrite.broker.storage.entry import SegmentInfo
 from dualwrite.broker.storage.errors import StorageError
 from dualwrite.broker.storage.files import FileCache
@@ -164,9 +164,7 @@ class Segment:
             return 0
         batches = self._tail[:count]
         size = sum(map(len, batches))
-        # Its first bytes make a file anew: one that a killed process left may have no durable name.
-        file = files.open(self.path) if self.written else files.create(self.path)
-        file.writev(batches, self.written)
+        self._file(files).writev(batches, self.written)
         index = self.index(files)
         for batch, offset, time in zip(batches, self._tail_offsets, self._tail_times, strict=False):
             index.extend(offset, time, batch)
@@ -174,6 +172,15 @@ class Segment:
         self.tail_size -= size
         self.is_synced = False
         return size
+
+    def _file(self, files: FileCache) -> File:
+        # The first bytes make the file anew: one that a killed process left may have no durable name.
+        if self.written:
+            try:
+                return files.open(self.path)
+            except FileNotFoundError:
+                pass  # recovery knows, and takes the log offline
+        return files.create(self.path)
 
     def finish(self, files: FileCache) -> None:
         """Write all that is left and sync; for a segment that nobody reads yet."""
