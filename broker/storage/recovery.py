@@ -9,7 +9,7 @@ from dualwrite.broker.producers import ProducerStates, decode_snapshot
 from dualwrite.broker.producers.aborted import AbortedTxns
 from dualwrite.broker.storage import checkpoint as checkpoints
 from dualwrite.broker.storage.checkpoint import Checkpoint, LogState
-from dualwrite.broker.storage.disk import Disk
+from dualwrite.broker.storage.disk import Disk, sync_names
 from dualwrite.broker.storage.entry import PartitionKey, decode_entry
 from dualwrite.broker.storage.errors import StorageFailed
 from dualwrite.broker.storage.files import FileCache
@@ -44,6 +44,9 @@ def _recover(
     disk: Disk, settings: StorageSettings, replay_meta: Callable[[bytes], None]
 ) -> Storage:
     checkpoint = checkpoints.load(disk) or _set_up(disk)
+    # A killed process may have left names that are not durable. Nothing may be built upon them.
+    for directory in ("", JOURNAL_DIR, LOGS_DIR):
+        sync_names(disk, directory)
     files = FileCache(disk, settings.open_files)
     # A process that was killed may have left directories whose names were never synced.
     files.new_names[LOGS_DIR] = None

@@ -69,7 +69,7 @@ def crash_at(seed, operation, fault, mode):
     for _ in range(15):
         work.step()
     durable, position = work.storage.durable, work.storage.position
-    restart(disk, mode, chance)
+    restart(disk, "nothing" if mode == "kill" else mode, chance)
     check_recovered(work, durable, position)
 
 

@@ -156,10 +156,17 @@ class Workload:
     def open_storage(self):
         self.listener = Listener()
         self.storage = Storage.open(self.disk, self.settings, self.listener)
+        self.storage.add = self.add_and_note
         self.now = Now(
             max(self.now.wall_ms, START_MS), max(self.now.steady_ms, self.storage.steady_ms)
         )
         self.note()
+
+    def add_and_note(self, entry, now):
+        """Retention and the cleaner add entries, too."""
+        position = Storage.add(self.storage, entry, now)
+        self.note()
+        return position
 
     def note(self):
         if self.records_states:
@@ -177,7 +184,6 @@ class Workload:
             if isinstance(item, Meta):
                 self.listener(bytes(item.payload))
         self.storage.add(entry, self.now)
-        self.note()
 
     def flush(self):
         self.storage.flush()
@@ -214,13 +220,8 @@ class Workload:
 
     def maintain(self):
         self.storage.run_retention(self.now)
-        self.note()
         for _ in range(20):
-            before = self.storage.position
-            is_busy = self.storage.run_compaction(self.now)
-            if self.storage.position > before:
-                self.note()
-            if not is_busy:
+            if not self.storage.run_compaction(self.now):
                 break
 
     def appends(self):
