@@ -35,6 +35,7 @@ def broker(
     import logging
 
     from dualwrite.broker.broker import run_in_foreground
+    from dualwrite.broker.security.errors import SecurityConfigError
     from dualwrite.broker.settings import SettingError, Settings
     from dualwrite.broker.storage.errors import StorageError, StorageFailed
 
@@ -49,7 +50,7 @@ def broker(
     try:
         settings = Settings.read(config, pairs)
         run_in_foreground(str(data_dir), settings, _announce)
-    except SettingError as error:
+    except (SecurityConfigError, SettingError) as error:
         typer.echo(f"dualwrite broker: {error}", err=True)
         raise typer.Exit(USAGE) from None
     except StorageFailed as error:

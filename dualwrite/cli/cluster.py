@@ -40,6 +40,26 @@ def client_config(bootstrap_servers: str, command_config: Path | None) -> dict[s
     return config | {"bootstrap.servers": bootstrap_servers}
 
 
+def ask(config: Mapping[str, Any], *requests: Any) -> list[Any]:
+    """Send requests over one connection and return the answers; a failure ends the command."""
+    from dualwrite.connection import Connection
+    from dualwrite.errors import DualWriteError
+
+    try:
+        with Connection(config) as connection:
+            return [connection.send(request) for request in requests]
+    except DualWriteError as error:
+        refused(error)
+
+
+def check(code: int, message: str | None = None) -> None:
+    """End the command if the broker has answered with an error."""
+    from dualwrite.wire.error_codes import ErrorCode
+
+    if code:
+        refused(f"{ErrorCode.name_of(code)}: {message}" if message else ErrorCode.name_of(code))
+
+
 def show(rows: Sequence[Mapping[str, Any]], columns: Iterable[str], as_json: bool) -> None:
     """Print rows as a table for people or as JSON for programs."""
     if as_json:
