@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 from dualwrite import metrics
 from dualwrite.admin import BrokerFeatures, TransactionDescription
@@ -37,6 +37,15 @@ def _nothing(step: str) -> None:
     pass
 
 
+@dataclass(frozen=True, slots=True)
+class EndedTxn:
+    """One in-doubt transaction that recovery has ended."""
+
+    transactional_id: str
+    pair: PreparedTxnState
+    verdict: Literal["commit", "abort"]
+
+
 @dataclass(slots=True)
 class Surroundings:
     """One writer's view of the world."""
@@ -52,6 +61,8 @@ class Surroundings:
     resume_timeout: float = 900.0
     """Seconds after which a broker without KIP-939 aborts a transaction."""
     heuristic_aborts: list[str] = field(default_factory=list)
+    ended: "list[EndedTxn] | None" = None
+    """What recovery has ended, if somebody wants to know."""
 
     def check_cluster(self, transactional_id: str, bound: str) -> None:
         """Refuse a row that remembers another cluster's transactions."""
@@ -64,8 +75,10 @@ class Surroundings:
         )
 
     def recovered(self, transactional_id: str, pair: PreparedTxnState, *, committed: bool) -> None:
-        verdict = "commit" if committed else "abort"
+        verdict: Literal["commit", "abort"] = "commit" if committed else "abort"
         metrics.recovered.labels(self.app, verdict).inc()
+        if self.ended is not None:
+            self.ended.append(EndedTxn(transactional_id, pair, verdict))
         self.tell(logging.INFO, "txn_recovered", transactional_id, pair, verdict=verdict)
 
     def alarm(self, event: str, transactional_id: str, pair: PreparedTxnState) -> None:

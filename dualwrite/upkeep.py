@@ -96,6 +96,28 @@ class Upkeep:
 
     def open(self) -> Steps[None]:
         """Lease, recover and sweep; afterwards the pool is full and nothing of the dead is open."""
+        yield from self._prepare()
+        yield from self._lease()
+        yield from self._recover_the_dead()
+
+    def recover_only(self) -> Steps[None]:
+        """Do what opening does for the dead, without leasing a slot for anybody."""
+        yield from self._prepare()
+        yield from self._recover_the_dead()
+
+    def resolve(self, transactional_id: str) -> Steps[None]:
+        """Claim one slot, whoever owns it, and end what it has open as the store says."""
+        yield from self._prepare()
+        claim = yield from call(
+            self._around.store.claim, transactional_id, owner=self._around.owner_name
+        )
+        slot = Slot(transactional_id, claim, is_kept=False)
+        self.pool.add(slot)
+        yield from self._recover_or_fall_back(slot)
+        self._around.raise_heuristic_aborts()
+
+    def _prepare(self) -> Steps[None]:
+        """Check what can be checked without claiming anything, then begin the lease."""
         around, store = self._around, self._around.store
         durability = yield from call(store.durability)
         durability.require()
@@ -105,13 +127,14 @@ class Upkeep:
             around.check_cluster(row.transactional_id, row.cluster_id)
         yield from self._choose_mode()
         yield from call(store.lease, around.owner_name, self._settings.row_lease_seconds)
-        yield from self._lease()
+
+    def _recover_the_dead(self) -> Steps[None]:
         yield from self._take_over()
         refusals = yield from self._recover_all()
         yield from self._sweep_broker()
         if refusals:
             raise refusals[0]
-        around.raise_heuristic_aborts()
+        self._around.raise_heuristic_aborts()
 
     def round(self) -> Steps[None]:
         """Recover what is in trouble, replace what was lost, take over from the dead."""

@@ -1,0 +1,129 @@
+"""Options that every command for operators takes, and what they lead to."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from dualwrite.store import Store
+
+DONE: Final = 0
+REFUSED: Final = 1
+USAGE: Final = 2
+
+Bootstrap = Annotated[
+    str | None,
+    typer.Option("--bootstrap-servers", help="HOST:PORT of the cluster.", metavar="SERVERS"),
+]
+CommandConfig = Annotated[
+    Path | None,
+    typer.Option("--command-config", help="File of client settings, one key=value per line."),
+]
+StoreUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        help="The state store: an SQLAlchemy URL, rocksdb:PATH or zookeeper://HOSTS/ROOT.",
+        metavar="URL",
+    ),
+]
+TableName = Annotated[str, typer.Option("--table", help="Name of the SQL state table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+TABLE: Final = "kafka_transaction_state"
+
+
+def kafka_config(bootstrap: str | None, command_config: Path | None) -> dict[str, Any]:
+    """The client's settings from the two options; the command line wins."""
+    config: dict[str, Any] = {}
+    if command_config is not None:
+        config |= read_properties(command_config)
+    if bootstrap is not None:
+        config["bootstrap.servers"] = bootstrap
+    if "bootstrap.servers" not in config:
+        raise typer.BadParameter("give --bootstrap-servers, or bootstrap.servers in the file")
+    return config
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read `key=value` lines; `#` begins a comment."""
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise typer.BadParameter(f"--command-config: {error}") from None
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        key, equals, value = line.partition("=")
+        if not equals:
+            raise typer.BadParameter(f"{path}:{number}: not a key=value line")
+        found[key.strip()] = value.strip()
+    return found
+
+
+@contextmanager
+def opened_store(url: str | None, table: str) -> "Iterator[Store]":
+    """Open the store that a URL names."""
+    if not url:
+        raise typer.BadParameter("give --store: without it nobody can know what is decided")
+    scheme, _, rest = url.partition(":")
+    store: Store
+    if scheme == "rocksdb":
+        from dualwrite.adapters.rocksdb import RocksDbStore
+
+        store = RocksDbStore(rest.removeprefix("//"))
+    elif scheme == "zookeeper":
+        from dualwrite.adapters.zookeeper import ZooKeeperStore
+
+        hosts, _, root = rest.removeprefix("//").partition("/")
+        store = ZooKeeperStore(hosts, root=f"/{root}" if root else f"/{TABLE}")
+    else:
+        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+        from dualwrite.adapters.sql import SqlStore
+
+        try:
+            store = SqlStore(url, table=table)
+        except (ArgumentError, NoSuchModuleError) as error:
+            raise typer.BadParameter(f"--store: {error}") from None
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def guarded(command: Callable[[], int]) -> None:
+    """Run a command and leave with its exit code; an error of ours is a refusal, not a traceback."""
+    from dualwrite.errors import DualWriteError
+
+    try:
+        code = command()
+    except DualWriteError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        code = REFUSED
+    raise typer.Exit(code)
+
+
+def show(rows: list[dict[str, Any]], as_json: bool, title: str = "") -> None:
+    """Print rows as a table, or as JSON."""
+    if as_json:
+        typer.echo(json.dumps(rows, default=str))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    if not rows:
+        typer.echo("none")
+        return
+    table = Table(title=title or None, box=box.SIMPLE)
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    Console().print(table)

@@ -1,0 +1,311 @@
+"""`dualwrite txn`: look at transactions, explain them, and end them safely."""
+
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dualwrite.cli.connecting import (
+    DONE,
+    REFUSED,
+    TABLE,
+    AsJson,
+    Bootstrap,
+    CommandConfig,
+    StoreUrl,
+    TableName,
+    guarded,
+    kafka_config,
+    opened_store,
+    show,
+)
+
+if TYPE_CHECKING:
+    from dualwrite.admin import TransactionAdmin, TransactionDescription
+    from dualwrite.explanation import Explanation
+    from dualwrite.store import Store
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
+
+txn = typer.Typer(help="Transactions of the cluster, and what the store says of them.")
+
+
+def attach(app: typer.Typer) -> None:
+    app.add_typer(txn, name="txn", no_args_is_help=True)
+
+
+@txn.command("list")
+def list_(
+    bootstrap_servers: Bootstrap = None,
+    command_config: CommandConfig = None,
+    state: Annotated[list[str] | None, typer.Option(help="Only these states.")] = None,
+    pattern: Annotated[str | None, typer.Option(help="Only ids that match in full.")] = None,
+    min_duration_ms: Annotated[int | None, typer.Option(help="Only what is open longer.")] = None,
+    json_: AsJson = False,
+) -> None:
+    """List transactional ids."""
+
+    def command() -> int:
+        with _admin(bootstrap_servers, command_config) as admin:
+            found = admin.list_transactions(state, min_duration_ms, pattern)
+        rows = [
+            {
+                "transactional_id": entry.transactional_id,
+                "producer_id": entry.producer_id,
+                "state": entry.state,
+            }
+            for entry in sorted(found, key=lambda entry: entry.transactional_id)
+        ]
+        show(rows, json_, title="transactional ids")
+        return DONE
+
+    guarded(command)
+
+
+@txn.command()
+def describe(
+    transactional_id: Id,
+    bootstrap_servers: Bootstrap = None,
+    command_config: CommandConfig = None,
+    json_: AsJson = False,
+) -> None:
+    """Show what the coordinator knows of an id."""
+
+    def command() -> int:
+        with _admin(bootstrap_servers, command_config) as admin:
+            found = admin.describe_transactions([transactional_id])[transactional_id]
+        if found is None:
+            typer.echo(f"the coordinator does not know {transactional_id}", err=True)
+            return REFUSED
+        facts = _facts(found)
+        if json_:
+            typer.echo(json.dumps(facts))
+        else:
+            show([{"field": key, "value": value} for key, value in facts.items()], False)
+        return DONE
+
+    guarded(command)
+
+
+@txn.command()
+def explain(
+    transactional_id: Id,
+    store: StoreUrl = None,
+    bootstrap_servers: Bootstrap = None,
+    command_config: CommandConfig = None,
+    table: TableName = TABLE,
+    json_: AsJson = False,
+) -> None:
+    """Say what would be done about an id, and why. Changes nothing."""
+
+    def command() -> int:
+        config = kafka_config(bootstrap_servers, command_config)
+        with (
+            opened_store(store, table) as opened,
+            _admin(bootstrap_servers, command_config) as admin,
+        ):
+            explanation, described = _explain(opened, admin, transactional_id)
+        _print_explanation(transactional_id, explanation, _partitions(config, described), json_)
+        return REFUSED if explanation.advice == "look" else DONE
+
+    guarded(command)
+
+
+@txn.command()
+def resolve(
+    transactional_id: Id,
+    store: StoreUrl = None,
+    bootstrap_servers: Bootstrap = None,
+    command_config: CommandConfig = None,
+    table: TableName = TABLE,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say it.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Even if its owner is alive.")] = False,
+    json_: AsJson = False,
+) -> None:
+    """Claim the slot, read what the store says, and commit or abort accordingly."""
+
+    def command() -> int:
+        from dualwrite import recovery
+
+        config = kafka_config(bootstrap_servers, command_config)
+        with opened_store(store, table) as opened:
+            with _admin(bootstrap_servers, command_config) as admin:
+                explanation, _ = _explain(opened, admin, transactional_id)
+            if dry_run:
+                _print_explanation(transactional_id, explanation, [], json_)
+                return DONE
+            if explanation.advice == "look" or (explanation.advice == "wait" and not now):
+                _print_explanation(transactional_id, explanation, [], json_)
+                return REFUSED
+            if explanation.advice == "nothing":
+                _print_done(transactional_id, "nothing", json_)
+                return DONE
+            ended = recovery.resolve(config, _slot_of(opened, transactional_id), store=opened)
+        _print_done(transactional_id, ended[0].verdict if ended else "nothing", json_)
+        return DONE
+
+    guarded(command)
+
+
+@txn.command("force-terminate")
+def force_terminate(
+    transactional_id: Id,
+    store: StoreUrl = None,
+    bootstrap_servers: Bootstrap = None,
+    command_config: CommandConfig = None,
+    table: TableName = TABLE,
+    heuristic: Annotated[
+        bool, typer.Option("--heuristic", help="Abort although the database says commit.")
+    ] = False,
+    reason: Annotated[str, typer.Option(help="Why; written down before it is done.")] = "",
+    json_: AsJson = False,
+) -> None:
+    """Abort what an id has open; refused if the database says commit, unless --heuristic."""
+    if heuristic and not reason.strip():
+        raise typer.BadParameter("--heuristic needs --reason TEXT")
+
+    def command() -> int:
+        with (
+            opened_store(store, table) as opened,
+            _admin(bootstrap_servers, command_config) as admin,
+        ):
+            return _terminate(opened, admin, transactional_id, reason if heuristic else "", json_)
+
+    guarded(command)
+
+
+def _terminate(
+    store: "Store", admin: "TransactionAdmin", transactional_id: str, reason: str, as_json: bool
+) -> int:
+    from dualwrite.outcome import decide
+    from dualwrite.prepared import PreparedTxnState
+    from dualwrite.store import Heuristic
+
+    described = admin.describe_transactions([transactional_id])[transactional_id]
+    if described is None or described.state != "Ongoing":
+        typer.echo(f"{transactional_id} has nothing open", err=True)
+        return REFUSED
+    # After the claim no commit can land any more, so what is read now stays true.
+    slot = _slot_of(store, transactional_id)
+    claim = store.claim(slot, owner="operator")
+    state: PreparedTxnState = claim.state
+    if decide(state, described.pair) == "commit":
+        if not reason:
+            store.release(slot, claim.fence)
+            typer.echo(
+                f"refused: the database has committed {state}; `dualwrite txn resolve` commits it"
+                " in Kafka too",
+                err=True,
+            )
+            return REFUSED
+        store.record_heuristic(
+            Heuristic(
+                transactional_id=transactional_id,
+                state=state,
+                action="abort",
+                reason=reason,
+                recorded_by="operator",
+            )
+        )
+    admin.force_terminate_transaction(transactional_id)
+    store.release(slot, claim.fence)
+    _print_done(transactional_id, "abort", as_json)
+    return DONE
+
+
+def _slot_of(store: "Store", transactional_id: str) -> str:
+    """The row of an id; resume mode's ids carry the fence behind a dot."""
+    match = re.fullmatch(r"(.*-[0-9]+)\.[0-9]+", transactional_id)
+    if match and store.row(transactional_id) is None:
+        return match[1]
+    return transactional_id
+
+
+def _admin(bootstrap: str | None, command_config: Any) -> "TransactionAdmin":
+    from dualwrite import TransactionAdmin
+
+    return TransactionAdmin(kafka_config(bootstrap, command_config))
+
+
+def _explain(
+    store: "Store", admin: "TransactionAdmin", transactional_id: str
+) -> "tuple[Explanation, TransactionDescription | None]":
+    from dualwrite.explanation import explain as explain_id
+    from dualwrite.owner import Owner
+
+    described = admin.describe_transactions([transactional_id])[transactional_id]
+    row = store.row(_slot_of(store, transactional_id))
+    return explain_id(row, described, Owner.of_this_process().is_gone), described
+
+
+def _facts(found: "TransactionDescription") -> dict[str, Any]:
+    last = found.last_finished
+    return {
+        "transactional_id": found.transactional_id,
+        "state": found.state,
+        "txn": str(found.pair),
+        "two_phase": found.is_two_phase,
+        "timeout_ms": found.timeout_ms,
+        "start_time_ms": found.start_time_ms,
+        "coordinator": found.coordinator,
+        "partitions": [f"{topic}-{number}" for topic, number in found.partitions],
+        "last_finished": f"{last.pair} {last.outcome} by {last.cause}" if last else None,
+    }
+
+
+def _partitions(
+    config: dict[str, Any], described: "TransactionDescription | None"
+) -> list[dict[str, Any]]:
+    """How far readers get on each partition of the open transaction."""
+    if described is None or not described.partitions:
+        return []
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+    admin = AdminClient({**config, "log_level": 0})
+    ends = {}
+    for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+        asked = {TopicPartition(*name): OffsetSpec.latest() for name in described.partitions}
+        found = admin.list_offsets(asked, isolation_level=level, request_timeout=20)
+        ends[level] = {(tp.topic, tp.partition): f.result().offset for tp, f in found.items()}
+    return [
+        {
+            "partition": f"{name[0]}-{name[1]}",
+            "last_stable_offset": ends[IsolationLevel.READ_COMMITTED][name],
+            "high_watermark": ends[IsolationLevel.READ_UNCOMMITTED][name],
+        }
+        for name in described.partitions
+    ]
+
+
+def _print_explanation(
+    transactional_id: str,
+    explanation: "Explanation",
+    partitions: list[dict[str, Any]],
+    as_json: bool,
+) -> None:
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "transactional_id": transactional_id,
+                    "advice": explanation.advice,
+                    "reasons": explanation.reasons,
+                    "partitions": partitions,
+                }
+            )
+        )
+        return
+    typer.echo(f"{transactional_id}: {explanation.advice}")
+    for reason in explanation.reasons:
+        typer.echo(f"  {reason}")
+    if partitions:
+        show(partitions, False)
+
+
+def _print_done(transactional_id: str, verdict: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"transactional_id": transactional_id, "done": verdict}))
+    else:
+        typer.echo(f"{transactional_id}: {verdict}")
