@@ -62,6 +62,8 @@ class Cleaner:
 
     def step(self, now: Now) -> bool:
         """Do about `STEP_BYTES` of work; False when no log needs any."""
+        if self._log is not None and self._log.is_deleted:
+            self._work = self._log = None
         if self._work is None:
             if now.steady_ms < self._not_before_ms:
                 return False

@@ -205,6 +205,8 @@ class Storage:
             pending.popleft()
             for log, end in touched:
                 log.high_watermark = end
+                if log.is_deleted:
+                    continue
                 self._tails[log] = None
                 if log.segments[-1].tail_size >= tail_bytes:
                     self.write_behind(log)
@@ -424,6 +426,8 @@ class Storage:
                 self.files.unlink(path)
             for directory in directories:
                 if self._disk.exists(directory):
+                    for name in self._disk.listdir(directory):  # what the cleaner was about to make
+                        self.files.unlink(f"{directory}/{name}")
                     self._disk.rmdir(directory)
         except OSError as error:
             raise self._fail(f"removing old files failed: {error}") from error

@@ -303,15 +303,20 @@ def test_r15_empty_batches_are_read_like_others(compacted):
     assert compacted.visible() == [(b"a", b"newest")]
 
 
-def test_a_log_deleted_during_a_pass_is_left_alone(compacted):
-    for number in range(3000):
-        compacted.put((b"%d" % (number % 7), bytes(900)))
+@pytest.mark.parametrize("steps", [1, 3, 5])
+@pytest.mark.parametrize("checkpoint_first", [True, False])
+def test_a_log_deleted_during_a_pass_is_left_alone(compacted, steps, checkpoint_first):
+    for number in range(4000):
+        compacted.put((b"%d" % (number % 1999), bytes(900)))
     compacted.roll()
     compacted.storage.flush()
-    assert compacted.storage.run_compaction(compacted.now)
+    for _ in range(steps):
+        assert compacted.storage.run_compaction(compacted.now)
+    compacted.put((b"k", b"v"))
     compacted.storage.add([DeleteLog(KEY)], compacted.now)
+    if checkpoint_first:
+        compacted.storage.checkpoint(b"")
     finish_passes(compacted.storage, compacted.now)
-    compacted.storage.flush()
     compacted.storage.checkpoint(b"")
 
     assert compacted.disk.listdir("logs") == []
