@@ -132,6 +132,10 @@ class RealFile:
     def close(self) -> None:
         os.close(self._fd)
 
+    def detach(self) -> int:
+        """Hand the descriptor to another owner."""
+        return self._fd
+
 
 class RealDisk:
     """A directory of the file system, private to its owner and locked against a second process."""

@@ -33,6 +33,9 @@ class FileCache:
         self.new_names[directory] = None
         return self._keep(path, self._disk.create(path))
 
+    def size(self, path: str) -> int:
+        return self.open(path).size()
+
     def read(self, path: str) -> bytes:
         file = self.open(path)
         return file.pread(file.size(), 0)

@@ -470,7 +470,7 @@ class Storage:
         """Set space aside for ending transactions on a full disk, in the journal and in segments."""
         try:
             self._journal.hold_reserve()
-            if not self._disk.exists(RESERVE) and self._settings.reserve_bytes:
+            if not self._has_reserve():
                 self._disk.preallocate(RESERVE, self._settings.reserve_bytes)
         except OSError as error:
             if not is_out_of_space(error):
@@ -479,6 +479,13 @@ class Storage:
         except StorageFailed as error:
             self.failure = error
             raise
+
+    def _has_reserve(self) -> bool:
+        """Whether the segments' reserve is there; a power loss may have left less than all of it."""
+        size = self._settings.reserve_bytes
+        if not size:
+            return True
+        return self._disk.exists(RESERVE) and self.files.size(RESERVE) >= size
 
     def recheck_space(self) -> bool:
         """Leave full-disk mode if there is room again; says whether the disk is full.

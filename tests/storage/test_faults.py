@@ -134,6 +134,18 @@ def test_a_disk_that_is_full_at_the_start_still_serves():
     storage.flush()
 
 
+def test_a_reserve_that_a_power_loss_has_shortened_is_made_again():
+    disk = MemoryDisk()
+    Storage.open(disk, FULL, Listener())
+    disk.fsync_dir("")
+    disk.crash()
+    assert len(disk.contents("reserve")) == 0
+
+    Storage.open(disk, FULL, Listener())
+
+    assert len(disk.contents("reserve")) == FULL.reserve_bytes
+
+
 def test_what_a_full_journal_refused_goes_in_later():
     settings = StorageSettings(
         journal_file_bytes=8192, reserve_bytes=4096, checkpoint_bytes=1 << 30
