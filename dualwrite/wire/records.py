@@ -63,6 +63,11 @@ _ABORT: Final = 0
 _COMMIT: Final = 1
 _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
+# A marker's only record as a whole: the sizes and deltas in front of its key, the key, the size of
+# its value, the value, no headers. All of these varints take one byte.
+_MARKER = struct.Struct(">5BhhBhix")
+_MARKER_OPENING: Final = (32, 0, 0, 0, 8)
+_MARKER_VALUE_SIZE: Final = 12
 
 
 class Record(NamedTuple):
@@ -92,6 +97,10 @@ class EndMarker(NamedTuple):
         header = BatchHeader.parse(batch)
         if not header.is_control:
             raise BatchError(ErrorCode.INVALID_RECORD, "not a control batch")
+        if len(batch) == HEADER_SIZE + _MARKER.size and header.length == len(batch):
+            *opening, _, kind, value_size, _, epoch = _MARKER.unpack_from(batch, HEADER_SIZE)
+            if (*opening, value_size) == (*_MARKER_OPENING, _MARKER_VALUE_SIZE) and kind in (0, 1):
+                return cls(kind == _COMMIT, header.producer_id, header.producer_epoch, epoch)
         record = next(records(batch, DECOMPRESSED_MAX), None)
         if record is None:  # the log cleaner leaves empty batches behind
             return None
@@ -380,21 +389,27 @@ def control_batch(
     leader_epoch: int = -1,
 ) -> bytes:
     """The marker that ends a producer's transaction in one partition: always 78 bytes."""
-    builder = BatchBuilder()
-    builder.append(
-        _MARKER_KEY.pack(0, _COMMIT if commit else _ABORT),
-        _MARKER_VALUE.pack(0, coordinator_epoch),
-        None,
-        timestamp_ms,
-    )
-    plain = builder.build(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-    )
-    header = replace(BatchHeader.parse(plain), attributes=TRANSACTIONAL | CONTROL)
-    return seal(header, plain[HEADER_SIZE:])
+    return seal(
+        BatchHeader(
+            base_offset=base_offset,
+            length=0,
+            leader_epoch=leader_epoch,
+            magic=MAGIC,
+            crc=0,
+            attributes=TRANSACTIONAL | CONTROL,
+            last_offset_delta=0,
+            base_timestamp=timestamp_ms,
+            max_timestamp=timestamp_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=-1,
+            record_count=1,
+        ),
+        _MARKER.pack(
+            *_MARKER_OPENING, 0, _COMMIT if commit else _ABORT, _MARKER_VALUE_SIZE, 0,
+            coordinator_epoch,
+        ),
+    )  # fmt: skip
 
 
 def rebuild_batch(
