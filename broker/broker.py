@@ -15,6 +15,7 @@ from typing import Any, Final
 import uvloop
 
 from dualwrite.broker.listeners import Listener, parse_listeners
+from dualwrite.broker.metrics import Metrics, TimedDisk
 from dualwrite.broker.node import Node
 from dualwrite.broker.running_clock import RunningClock
 from dualwrite.broker.security.gate import lock, tighten
@@ -27,11 +28,20 @@ log = logging.getLogger("dualwrite.broker")
 STOP_SECONDS: Final = 10.0
 
 
+def open_disk(data_dir: str | Path, settings: Settings) -> tuple[Disk, Metrics | None]:
+    """The data directory; timed if somebody can ask for the figures (`http.port`)."""
+    if settings["http.port"] is None:
+        return RealDisk(data_dir), None
+    metrics = Metrics()
+    return TimedDisk(data_dir, metrics.fsync), metrics
+
+
 async def serve(
     disk: Disk,
     settings: Settings,
     on_ready: Callable[[Server], None],
     stopped: asyncio.Event,
+    metrics: Metrics | None = None,
 ) -> None:
     """Run a broker on the current loop until `stopped`; raises `StorageFailed` if the disk fails.
 
@@ -47,7 +57,7 @@ async def serve(
         disk.close()
         raise
     try:
-        server = Server(node, listeners, RunningClock(node.storage.steady_ms))
+        server = Server(node, listeners, RunningClock(node.storage.steady_ms), metrics)
         lock(node, listeners, server.clock.now())
         await _serve_until(server, on_ready, stopped)
     except BaseException:
@@ -73,13 +83,28 @@ async def _serve_until(
     server.failed.cancel()
 
 
-def run_in_foreground(data_dir: str, settings: Settings, announce: Callable[[str], None]) -> None:
-    """Run until SIGTERM or SIGINT; `announce` gets the line that says where it listens."""
+def run_in_foreground(
+    data_dir: str,
+    settings: Settings,
+    announce: Callable[[str], None],
+    on_ready: Callable[[Server, Callable[[], bytes]], None] | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT; `announce` gets the line that says where it listens.
+
+    `on_ready` gets the server and a function that any other thread may call for the metrics.
+    """
     if os.geteuid() == 0:
         log.warning("running as root; a user of its own is safer")
-    disk = RealDisk(data_dir)
+    disk, metrics = open_disk(data_dir, settings)
 
     def ready(server: Server) -> None:
+        loop = asyncio.get_running_loop()
+
+        def metrics_text() -> bytes:
+            return asyncio.run_coroutine_threadsafe(server.metrics_text(), loop).result(10)
+
+        if on_ready is not None:
+            on_ready(server, metrics_text)
         for spec in server.listeners:
             host = f"[{spec.host}]" if ":" in spec.host else spec.host
             announce(f"listening on {host}:{spec.port}")
@@ -89,7 +114,7 @@ def run_in_foreground(data_dir: str, settings: Settings, announce: Callable[[str
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopped.set)
-        await serve(disk, settings, ready, stopped)
+        await serve(disk, settings, ready, stopped, metrics)
 
     uvloop.run(main())
 
@@ -178,6 +203,12 @@ class Broker:
             raise self._failure
         return self
 
+    def metrics_text(self) -> bytes:
+        """What Prometheus would scrape, for tests and for a server of your own."""
+        assert self._server is not None
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(self._server.metrics_text(), self._loop).result(10)
+
     def stop(self) -> None:
         """Stop cleanly; what was acknowledged is on disk anyway."""
         thread, self._thread = self._thread, None
@@ -208,7 +239,8 @@ class Broker:
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        await serve(RealDisk(self.data_dir), self._settings, self._ready, self._stopped)
+        disk, metrics = open_disk(self.data_dir, self._settings)
+        await serve(disk, self._settings, self._ready, self._stopped, metrics)
 
     def _ready(self, server: Server) -> None:
         self._server = server

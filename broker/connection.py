@@ -201,6 +201,10 @@ class ClientConnection(asyncio.Protocol):
     def deliver(self, call: Call[Any], response: Any) -> None:
         """Send a response whose time has come; never raises."""
         self._unanswered -= 1
+        metrics = self._server.metrics
+        if metrics is not None:
+            elapsed_ms = self._server.clock.now().steady_ms - call.now.steady_ms
+            metrics.answered(call.key, elapsed_ms)
         if call is self._later:
             self._later = None
         if self._is_closed:
@@ -275,6 +279,8 @@ class ClientConnection(asyncio.Protocol):
             self.principal = sasl.principal
             self.admit()
         elif sasl.is_failed:
+            if self._server.metrics is not None:
+                self._server.metrics.refused_logins.inc()
             log.warning("authentication failed peer=%s reason=%r", self.peer, sasl.failure)
             # Guessing is slowed down, and the answer has time to arrive.
             asyncio.get_running_loop().call_later(FAILED_LOGIN_SECONDS, self.close)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from dualwrite.broker.call import Call
 from dualwrite.broker.connection import ClientConnection
 from dualwrite.broker.listeners import Listener
+from dualwrite.broker.metrics import Metrics
 from dualwrite.broker.node import Node
 from dualwrite.broker.running_clock import RunningClock
 from dualwrite.broker.storage.errors import DiskFull, StorageFailed
@@ -29,10 +30,17 @@ LOGIN_MS_MAX: Final = 10_000
 class Server:
     """All connections of one node. Runs on one event loop, which owns the node."""
 
-    def __init__(self, node: Node, listeners: list[Listener], clock: RunningClock) -> None:
+    def __init__(
+        self,
+        node: Node,
+        listeners: list[Listener],
+        clock: RunningClock,
+        metrics: Metrics | None = None,
+    ) -> None:
         self.node = node
         self.listeners = listeners
         self.clock = clock
+        self.metrics = metrics
         self.apis = node.apis
         self.frame_bytes_max: int = node.settings["socket.request.max.bytes"]
         self.failed: asyncio.Future[None]
@@ -107,6 +115,11 @@ class Server:
             log.exception("a %s from %r failed", type(call.request).__name__, call.client_id)
             self.node.hang_up(call)
         return True
+
+    async def metrics_text(self) -> bytes:
+        """What Prometheus scrapes; runs on the loop, which owns the node."""
+        metrics = self.metrics or Metrics()
+        return metrics.render(self.node, len(self._connections), self.clock.now())
 
     def turn_soon(self) -> None:
         """Flush and release replies once what the sockets have delivered so far is handled."""

@@ -4,7 +4,7 @@ A request leads to a decision. What survives a restart changes in `replay` and `
 which load a log and follow a decision alike.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final
 
 from dualwrite.broker.clock import Now
@@ -271,6 +271,10 @@ class GroupCoordinator:
             draft.records.extend(group.tombstones())
         else:
             draft.records.append(record_of(group.id, None))
+
+    def committed_offsets(self) -> Iterator[tuple[str, tuple[str, int], int]]:
+        """Every committed offset as (group, (topic, partition), offset)."""
+        return self._offsets.all_committed()
 
     def list_groups(self, request: ListGroupsRequest) -> list[ListedGroup]:
         """All groups, or those in the given states and of the given types."""

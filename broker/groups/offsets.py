@@ -64,6 +64,12 @@ class Offsets:
         """What a group has committed."""
         return self._committed.get(group, _NOTHING)
 
+    def all_committed(self) -> Iterator[tuple[str, Place, int]]:
+        """Every committed offset of every group."""
+        for group, places in self._committed.items():
+            for place, value in places.items():
+                yield group, place, value.offset
+
     def is_pending(self, group: str, place: Place) -> bool:
         """Whether an open transaction holds an offset for this place."""
         return place in self._writers.get(group, {})

@@ -6,7 +6,7 @@ whole, so Kafka's "pending state" has no counterpart: the only thing a request c
 decided transaction that waits for an offline partition (CONCURRENT_TRANSACTIONS).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -123,6 +123,10 @@ class Coordinator:
             if (transaction := self._by_id[transactional_id]).state is TxnState.ONGOING
         ]
         return max(0, now.steady_ms - min(starts)) if starts else 0
+
+    def open_transactions(self) -> Iterator[Transaction]:
+        """Those that are ongoing or decided but not complete."""
+        return (self._by_id[transactional_id] for transactional_id in self._open.values())
 
     def open_count(self) -> int:
         """How many transactions are ongoing or decided but not complete."""
