@@ -81,15 +81,13 @@ class AsyncTwoPhaseProducer:
             flows.states.require("produce")
             if topic not in flows.cluster.topics:
                 await self._run_held("produce_batch", flows.know_topic(topic))
-            while True:
-                taken = flows.sender.put_rows(
-                    topic, remaining, partition, int(time.time() * 1000), time.monotonic() * 1000
-                )
-                if not taken:
-                    return total
+            while taken := flows.sender.put_rows(
+                topic, remaining, partition, int(time.time() * 1000), time.monotonic() * 1000
+            ):
                 total += taken
                 await self._run_held("produce_batch", flows.send_full())
                 flows.states.require("produce")
+        return total
 
     async def send_offsets_to_transaction(
         self,

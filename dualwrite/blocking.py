@@ -111,10 +111,9 @@ class BlockingDriver:
         """Close every connection: an interrupt may have taken bytes with it."""
         self._events = []
         for wire in list(self._wires.values()):
-            error = ConnectionAbortedError("the call was interrupted")
             self._discard(wire)
-            self._cluster.handle(Closed(wire.link.node, error))
         self._wires.clear()
+        self._cluster.forget_links(ConnectionAbortedError("the call was interrupted"))
 
     # Actions
 

@@ -104,7 +104,16 @@ class TwoPhaseProducer:
                 self._run("produce", self._flows.know_topic(topic), None)
             now_ms = monotonic() * 1000
             timestamp_ms = timestamp or int(now_ms + self._wall_clock_ms)
-            if self._put(topic, key, value, partition, timestamp_ms, given, on_delivery, now_ms):
+            try:
+                is_due = self._put(
+                    topic, key, value, partition, timestamp_ms, given, on_delivery, now_ms
+                )
+            except Exception:
+                raise
+            except BaseException:
+                self._interrupted()
+                raise
+            if is_due:
                 self._run("produce", self._flows.pump(), None)
 
     def produce_batch(self, topic: str, rows: Iterable[Row], partition: int = -1) -> int:
@@ -120,15 +129,19 @@ class TwoPhaseProducer:
             flows.states.require("produce")
             if topic not in self._topics:
                 self._run("produce_batch", flows.know_topic(topic), None)
-            while True:
-                taken = flows.sender.put_rows(
+            try:
+                while taken := flows.sender.put_rows(
                     topic, remaining, partition, int(time.time() * 1000), monotonic() * 1000
-                )
-                if not taken:
-                    return total
-                total += taken
-                self._run("produce_batch", flows.send_full(), None)
-                flows.states.require("produce")
+                ):
+                    total += taken
+                    self._run("produce_batch", flows.send_full(), None)
+                    flows.states.require("produce")
+            except Exception:
+                raise
+            except BaseException:
+                self._interrupted()
+                raise
+        return total
 
     def send_offsets_to_transaction(
         self,
@@ -248,10 +261,13 @@ class TwoPhaseProducer:
             except Exception:
                 raise
             except BaseException:
-                # An interrupt can strike between reading bytes and taking them in.
-                self._driver.abandon()
-                self._flows.sender.recall_in_flight()
+                self._interrupted()
                 raise
+
+    def _interrupted(self) -> None:
+        """An interrupt (Ctrl-C) can strike between reading bytes and taking them in."""
+        self._driver.abandon()
+        self._flows.interrupted()
 
     def _run_and_tell(self, call: str, flow: Flow[T], timeout: float | None) -> T:
         try:

@@ -135,6 +135,13 @@ class Cluster:
             self._failures[node] = self._failures.get(node, 0) + 1
             self._not_before_ms[node] = self.now_ms + self.backoff(self._failures[node])
 
+    def forget_links(self, error: Exception) -> None:
+        """Every connection is gone, those that were being opened too."""
+        self.links.clear()
+        self._connecting.clear()
+        self.last_error = error
+        self.is_stale = True
+
     def backoff(self, attempt: int) -> float:
         return float(min(self._backoff_ms * 2 ** min(attempt - 1, 20), self._backoff_ms_max))
 

@@ -7,7 +7,7 @@ broker refuses a batch whose predecessor is missing (45), which then just means 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from dualwrite.config import ClientConfig
@@ -149,21 +149,21 @@ class Sender:
     def put_rows(
         self,
         topic: str,
-        rows: Iterable[tuple[bytes | None, bytes | None, Headers | None, int]],
+        rows: Iterator[tuple[bytes | None, bytes | None, Headers | None, int]],
         partition: int,
         timestamp_ms: int,
         now_ms: float,
     ) -> int:
-        """Add rows until they end or the queue is full; returns how many were taken.
+        """Add rows until they end or there is something to send; returns how many were taken.
 
-        `rows` should be an iterator, so that the caller can go on where this stopped.
+        `rows` is an iterator, so that the caller can go on where this stopped.
         """
         taken = 0
         put = self.put
         for key, value, headers, given_ms in rows:
-            put(topic, key, value, partition, given_ms or timestamp_ms, headers, None, now_ms)
             taken += 1
-            if self.outstanding >= self._records_max or self._bytes >= self._bytes_max:
+            stamp_ms = given_ms or timestamp_ms
+            if put(topic, key, value, partition, stamp_ms, headers, None, now_ms) or self.is_full:
                 break
         return taken
 
@@ -478,13 +478,20 @@ class Sender:
                 queue.is_added = False
 
     def recall_in_flight(self) -> None:
-        """Answers may have been lost: send again whatever has none."""
-        for token in list(self._tokens):
-            self._tokens.discard(token)
-            for batch in token.batches:
-                if batch in batch.queue.in_flight:
-                    self._retry(batch, 0)
+        """Answers may have been lost: nothing is in flight any more, everything waits again.
+
+        An interrupt can strike between any two instructions, so that nothing is taken on trust:
+        what is outstanding is counted anew.
+        """
+        self._tokens.clear()
         self._requests.clear()
+        self.outstanding = self._bytes = 0
+        for queue in list(self._touched):
+            for batch in list(queue.in_flight):
+                queue.put_back(batch, 0)
+            self._active[queue] = None
+            self.outstanding += queue.builder.count + sum(batch.count for batch in queue.waiting)
+            self._bytes += sum(len(batch.data) for batch in queue.waiting)
 
 
 def _size_of(headers: Headers) -> int:

@@ -84,6 +84,17 @@ class TransactionFlows:
     def _sender_failed(self, error: Exception, fatal: bool) -> None:
         self.states.fail(error, fatal=fatal)
 
+    def interrupted(self) -> None:
+        """An interrupt struck somewhere in a call: what was under way cannot be trusted.
+
+        An open transaction must be aborted. An end that was asked for has no such trouble: it can
+        be asked for again.
+        """
+        self.sender.recall_in_flight()
+        error = AbortableError(ErrorCode.TRANSACTION_ABORTABLE, "a call was interrupted")
+        if self.states.state is State.IN_TRANSACTION:
+            self.states.fail(error, fatal=False)
+
     @contextmanager
     def _failing(self) -> Generator[None]:
         """Errors of the broker move the state; timeouts and misuse leave it where it is."""
