@@ -87,12 +87,15 @@ def conduct(campaign, faults):
         for point, action in faults:
             campaign.feed()
             plant(campaign.folder, point, action)
-            campaign.run()
+            for _ in range(3):
+                # A machine under load can fail a run before the fault does.
+                campaign.run()
+                if left(campaign.folder) == []:
+                    break
             assert left(campaign.folder) == [], f"{point} {action} was not reached"
         for _ in range(3):
             if campaign.run():
                 break
-        # A last batch sweeps what a batch before it may have left.
         seen = reader.wait_for(campaign.rows)
     assert seen == list(range(campaign.rows))
     assert kafka.values(campaign.servers, f"{campaign.name}-out") == list(range(campaign.rows))
