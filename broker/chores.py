@@ -27,9 +27,11 @@ class Chores:
     def run_due(self, now: Now) -> None:
         for chore in self._chores:
             if chore.due_ms <= now.steady_ms:
-                has_more = chore.run(now)
-                # Others get a turn in between, however much there is to do.
-                chore.due_ms = now.steady_ms + (1 if has_more else chore.interval_ms)
+                # First, so that one that fails comes back at its own pace.
+                chore.due_ms = now.steady_ms + chore.interval_ms
+                if chore.run(now):
+                    # Clients get a turn in between, however much there is to do.
+                    chore.due_ms = now.steady_ms + 1
 
     def next_ms(self) -> int:
         return min(chore.due_ms for chore in self._chores)

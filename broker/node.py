@@ -13,7 +13,7 @@ import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dualwrite.broker.call import HANG_UP, Call, Connection, Rights
 from dualwrite.broker.chores import Chores
@@ -68,6 +68,14 @@ log = logging.getLogger("dualwrite.broker")
 CHECKPOINT_LOOK_MS: Final = 1_000
 
 
+class _TimeRules(NamedTuple):
+    """What a topic's settings say of timestamps; looked at for every batch."""
+
+    is_append_time: bool
+    before_max_ms: int
+    after_max_ms: int
+
+
 class Node:
     """All state of one broker. Use `Node.open`."""
 
@@ -103,6 +111,7 @@ class Node:
         self._internal: InternalTopics
         self._is_open = False  # the logs are there
         self._log_settings: dict[bytes, LogSettings] = {}
+        self._time_rules: dict[bytes, _TimeRules] = {}
         self._parked: deque[tuple[int, Call[Any], Any]] = deque()
         self._touched: set[PartitionKey] = set()
         self._waiting = Waiting()
@@ -211,11 +220,17 @@ class Node:
 
     def flush(self, now: Now) -> None:
         """Make everything durable that was committed, then release the replies that waited for it."""
+        if self.storage.position > self.storage.durable:
+            self.storage.flush()
+        self.release(now)
+
+    def release(self, now: Now) -> None:
+        """Deliver the replies that rest on nothing but what is durable, and wake who waits for it."""
         storage = self.storage
-        if storage.position > storage.durable:
-            storage.flush()
         if self._touched:
-            touched, self._touched = self._touched, set()
+            touched = self._touched
+            if storage.position == storage.durable:
+                self._touched = set()
             for call, response in self._waiting.touched(touched, now):
                 self.answer(call, response)
         durable = storage.durable
@@ -443,17 +458,17 @@ class Node:
         return name in self.settings.explicit or name in self.settings.dynamic
 
     def uses_append_time(self, topic: Topic) -> bool:
-        kind: str = self.topics.config(topic, "message.timestamp.type")
-        return kind == "LogAppendTime"
+        return self._time_rules[topic.id].is_append_time
 
     def check_timestamp(self, topic: Topic, timestamp_ms: int, now: Now) -> str | None:
         """Why the largest timestamp of a batch is refused, if it is."""
-        if self.uses_append_time(topic) or timestamp_ms < 0:
+        rules = self._time_rules[topic.id]
+        if rules.is_append_time or timestamp_ms < 0:
             return None
         ahead_ms = timestamp_ms - now.wall_ms
-        if ahead_ms > self.topics.config(topic, "message.timestamp.after.max.ms"):
+        if ahead_ms > rules.after_max_ms:
             return f"timestamp {timestamp_ms} lies too far in the future"
-        if -ahead_ms > self.topics.config(topic, "message.timestamp.before.max.ms"):
+        if -ahead_ms > rules.before_max_ms:
             return f"timestamp {timestamp_ms} lies too far in the past"
         return None
 
@@ -475,6 +490,11 @@ class Node:
         shared.delete_retention_ms = value("delete.retention.ms")
         shared.min_cleanable_dirty_ratio = float(value("min.cleanable.dirty.ratio"))
         shared.max_message_bytes = value("max.message.bytes")
+        self._time_rules[topic.id] = _TimeRules(
+            value("message.timestamp.type") == "LogAppendTime",
+            value("message.timestamp.before.max.ms"),
+            value("message.timestamp.after.max.ms"),
+        )
         expiration_ms: int = self.settings["producer.id.expiration.ms"]
         for index in range(topic.partitions):
             log = self.storage.logs.get((topic.id, index))
@@ -515,6 +535,7 @@ class Node:
         topic = self.topics.replay(record)
         if self.topics.by_id(topic.id) is None:
             self._log_settings.pop(topic.id, None)
+            self._time_rules.pop(topic.id, None)
         elif self._is_open:
             self._configure(topic)
 

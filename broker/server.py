@@ -9,6 +9,7 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from dualwrite.broker.call import Call
@@ -18,11 +19,13 @@ from dualwrite.broker.metrics import Metrics
 from dualwrite.broker.node import Node
 from dualwrite.broker.running_clock import RunningClock
 from dualwrite.broker.storage.errors import DiskFull, StorageFailed
+from dualwrite.broker.storage.storage import Group
 
 log = logging.getLogger("dualwrite.broker")
 
 SWEEP_SECONDS: Final = 5.0
 FULL_DISK_RETRY_SECONDS: Final = 0.2
+IN_LINE_BYTES_MAX: Final = 256 << 10
 BACKLOG: Final = 1024
 LOGIN_MS_MAX: Final = 10_000
 
@@ -57,6 +60,8 @@ class Server:
         self._timer_ms = 0
         self._sweeper: asyncio.TimerHandle | None = None
         self._is_closing = False
+        self._writer = ThreadPoolExecutor(1, "dualwrite-journal")
+        self._writing: asyncio.Future[None] | None = None
 
     async def start(self) -> None:
         """Open the ports; from here on clients are served."""
@@ -97,6 +102,9 @@ class Server:
             connection.abort()
         for server in self._servers:
             await server.wait_closed()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        self._writer.shutdown()
 
     @property
     def connections(self) -> frozenset[ClientConnection]:
@@ -219,17 +227,46 @@ class Server:
         self._arm()
 
     def _flush(self) -> None:
+        """Sync in line what is small: a hand-off would take longer. Large groups are written on a
+        thread, while the next one is being collected."""
+        if self._writing is not None:
+            return
+        storage = self.node.storage
         try:
+            if storage.pending_bytes > IN_LINE_BYTES_MAX and not self._is_closing:
+                group = storage.next_group()
+                assert group is not None
+                self._writing = self._loop.run_in_executor(self._writer, storage.write_group, group)
+                self._writing.add_done_callback(lambda written: self._written(group, written))
+                return
             self.node.flush(self.clock.now())
-        except DiskFull as error:
+        except Exception as error:  # noqa: BLE001
+            self._not_flushed(error)
+
+    def _written(self, group: Group, written: asyncio.Future[None]) -> None:
+        self._writing = None
+        try:
+            written.result()
+            self.node.storage.finish_group(group)
+            self.node.release(self.clock.now())
+        except Exception as error:  # noqa: BLE001
+            self._not_flushed(error)
+            return
+        self.turn_soon()
+
+    def _not_flushed(self, error: Exception) -> None:
+        if isinstance(error, DiskFull):
             # Nothing is lost and nobody gets an answer until there is room again.
             log.error("%s", error)
             self._loop.call_later(FULL_DISK_RETRY_SECONDS, self.turn_soon)
-        except StorageFailed as error:
+        else:
+            # What memory shows may not be what the disk holds: no further answer may rest on it.
             self._fail(error)
 
     def _arm(self) -> None:
         """Keep one timer for the node's next deadline."""
+        if self._writing is not None:
+            return
         due_ms = self.node.next_deadline_ms()
         if self._timer is not None:
             if self._timer_ms <= due_ms:
@@ -243,11 +280,15 @@ class Server:
         self._timer = None
         if self.failed.done():
             return
+        if self._writing is not None:
+            return  # chores write too; the timer is set again when the group is written
         try:
             self.node.tick(self.clock.now())
         except StorageFailed as error:
             self._fail(error)
             return
+        except Exception:
+            log.exception("work that comes back failed")
         self.turn_soon()
 
     def _sweep(self) -> None:
@@ -266,9 +307,9 @@ class Server:
             min(SWEEP_SECONDS, max(limit_ms / 2000, 0.05)), self._sweep
         )
 
-    def _fail(self, error: StorageFailed) -> None:
-        """The disk can't be trusted: no further answer leaves this process."""
-        log.critical("storage failed, the broker stops: %s", error)
+    def _fail(self, error: Exception) -> None:
+        """The disk or the state can't be trusted: no further answer leaves this process."""
+        log.critical("the broker stops: %s", error, exc_info=not isinstance(error, StorageFailed))
         for connection in list(self._connections):
             connection.abort()
         if not self.failed.done():

@@ -282,7 +282,8 @@ def test_garbage_closes_its_own_connection_only(bootstrap, client, topic, case):
 def test_acks_0_has_no_answer_and_an_error_closes_the_connection(bootstrap, client, topic):
     with RawClient(bootstrap) as quiet:
         quiet.send(produce_request(topic, GOOD, acks=0), 11)
-        assert quiet.fetch(topic).high_watermark == 2  # the next answer is the fetch's
+        # The next answer is the fetch's.
+        assert quiet.fetch(topic, max_wait_ms=15_000).high_watermark == 2
         quiet.send(produce_request(topic, damaged(GOOD), acks=0), 11)
 
         assert quiet.is_closed()
