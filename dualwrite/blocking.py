@@ -12,6 +12,7 @@ import socket
 import ssl
 import time
 from collections import deque
+from itertools import islice
 from typing import Any, TypeVar
 
 from dualwrite.config import ClientConfig
@@ -51,7 +52,15 @@ def monotonic_ms() -> float:
 class _Wire:
     """A socket with its link, and what could not be written yet."""
 
-    __slots__ = ("connect_deadline_ms", "is_connected", "link", "others", "outbox", "sock")
+    __slots__ = (
+        "connect_deadline_ms",
+        "is_connected",
+        "is_writing",
+        "link",
+        "others",
+        "outbox",
+        "sock",
+    )
 
     def __init__(self, link: Link, sock: socket.socket, others: list[Target]) -> None:
         self.link = link
@@ -59,6 +68,7 @@ class _Wire:
         self.others = others  # further addresses of the same name
         self.outbox: deque[memoryview] = deque()
         self.is_connected = False
+        self.is_writing = True  # a connection that is being made shows it by being writable
         self.connect_deadline_ms = 0.0
 
 
@@ -258,10 +268,10 @@ class BlockingDriver:
         try:
             sock.do_handshake()
         except ssl.SSLWantReadError:
-            self._selector.modify(sock, _READ, wire)
+            self._watch(wire, is_writing=False)
             raise
         except ssl.SSLWantWriteError:
-            self._selector.modify(sock, _READ_WRITE, wire)
+            self._watch(wire, is_writing=True)
             raise
 
     def _read(self, wire: _Wire) -> None:
@@ -295,19 +305,19 @@ class BlockingDriver:
                 if isinstance(wire.sock, ssl.SSLSocket):
                     sent = wire.sock.send(outbox[0])
                 else:
-                    sent = wire.sock.sendmsg(
-                        [outbox[i] for i in range(min(len(outbox), _SCATTER_MAX))]
-                    )
+                    sent = wire.sock.sendmsg(list(islice(outbox, _SCATTER_MAX)))
                 while outbox and sent >= len(outbox[0]):
                     sent -= len(outbox.popleft())
                 if sent:
                     outbox[0] = outbox[0][sent:]
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             pass
-        wanted = _READ_WRITE if outbox else _READ
-        key = self._selector.get_key(wire.sock)
-        if key.events != wanted:
-            self._selector.modify(wire.sock, wanted, wire)
+        self._watch(wire, is_writing=bool(outbox))
+
+    def _watch(self, wire: _Wire, *, is_writing: bool) -> None:
+        if wire.is_writing is not is_writing:
+            wire.is_writing = is_writing
+            self._selector.modify(wire.sock, _READ_WRITE if is_writing else _READ, wire)
 
     def _lose(self, node: int, error: Exception) -> None:
         wire = self._wires.pop(node, None)

@@ -213,6 +213,21 @@ class Cluster:
         while self.now_ms < until_ms:
             yield from self.wait([], until_ms)
 
+    def attempt(self, flow: Flow[Any], until_ms: float) -> Flow[None]:
+        """Run a flow, and give it up at the given time."""
+        try:
+            step = next(flow)
+            while True:
+                woken = yield Step(step.actions, min(step.until_ms, until_ms))
+                if woken.now_ms >= until_ms and not woken.events:
+                    self.now_ms = woken.now_ms
+                    return
+                step = flow.send(woken)
+        except StopIteration:
+            return
+        finally:
+            flow.close()
+
     def _pause_after_loss(self, attempt: int) -> Flow[None]:
         """The first loss may just be an idle connection that the broker had closed."""
         if attempt > 1:

@@ -164,6 +164,9 @@ class TransactionFlows:
             at_least=at_least,
             context=f"InitProducerId of {self.transactional_id!r}",
         )
+        if response.producer_id < 0 or response.producer_epoch < 0:
+            code = int(ErrorCode.UNKNOWN_SERVER_ERROR)
+            raise FatalError(code, "InitProducerId was answered without a producer id")
         self.sender.start_epoch(response.producer_id, response.producer_epoch)
         return response
 
@@ -248,7 +251,9 @@ class TransactionFlows:
         ):
             topics = self.sender.topics() or set(cluster.topics)
             if topics:
-                yield from cluster.refresh(topics)
+                # Batches must be able to expire although nobody answers.
+                until_ms = cluster.now_ms + self.config.retry_backoff_ms_max
+                yield from cluster.attempt(cluster.refresh(topics), until_ms)
         if self.version < 2 and self.states.state is State.IN_TRANSACTION:
             new = self.sender.unadded()
             if new:
@@ -368,7 +373,9 @@ class TransactionFlows:
         else:
             if is_version_2 and response.producer_id >= 0:
                 self.sender.start_epoch(response.producer_id, response.producer_epoch)
-        if self.version < 2 and (self._must_renew or self.cluster.transaction_version >= 2):
+                return
+            self._must_renew |= is_version_2  # without the next pair we have none
+        if self._must_renew or self.cluster.transaction_version > self.version:
             # Sequences of batches that failed are lost, and a partition must not count as added
             # when the cluster has moved to version 2 (KAFKA-18227).
             yield from self._init_producer_id(False, self.pair)

@@ -174,6 +174,18 @@ def test_records_that_cannot_be_delivered_in_time_fail_the_transaction():
     assert [r.committed for r in script.requests(EndTxnRequest)] == [False]
 
 
+def test_records_expire_in_time_although_no_broker_answers():
+    script = ScriptedCluster()
+    flows = begun(script, delivery_timeout_ms=2_000)
+    put(script, flows, b"one")
+    script.down = {1}
+    before_ms = script.now_ms
+
+    with pytest.raises(AbortableError, match=r"delivery\.timeout\.ms"):
+        script.run(flows, flows.commit())
+    assert script.now_ms - before_ms < 5_000
+
+
 def test_retries_can_be_limited():
     script = ScriptedCluster()
     flows = begun(script, retries=2)

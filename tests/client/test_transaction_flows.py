@@ -16,7 +16,7 @@ from dualwrite.offsets import by_topic
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from dualwrite.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
-from dualwrite.wire.messages.end_txn import EndTxnRequest
+from dualwrite.wire.messages.end_txn import EndTxnRequest, EndTxnResponse
 from dualwrite.wire.messages.find_coordinator import FindCoordinatorRequest
 from dualwrite.wire.messages.init_producer_id import (
     InitProducerIdRequest,
@@ -441,6 +441,25 @@ def test_a_cluster_that_moves_to_version_2_is_followed_after_the_transaction():
 
     assert flows.version == 2
     assert len(script.requests(InitProducerIdRequest)) == 2
+
+
+def test_an_end_without_the_next_pair_takes_a_new_one():
+    """Without it the next transaction would have the pair of this one."""
+    script = ScriptedCluster()
+    flows = in_transaction(script)
+    script.say(EndTxnRequest, EndTxnResponse())
+    script.run(flows, flows.commit())
+
+    assert flows.pair == PreparedTxnState(7, 2)
+    assert len(script.requests(InitProducerIdRequest)) == 2
+
+
+def test_an_init_without_a_pair_is_fatal():
+    script = ScriptedCluster()
+    script.say(InitProducerIdRequest, InitProducerIdResponse(producer_id=-1))
+
+    with pytest.raises(FatalError):
+        started(script)
 
 
 def test_a_new_epoch_between_transactions_names_the_present_pair():
