@@ -1,7 +1,6 @@
 """`dualwrite txn`: look at transactions, explain them, and end them safely."""
 
 import json
-import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,7 +23,6 @@ from dualwrite.cli.connecting import (
 if TYPE_CHECKING:
     from dualwrite.admin import TransactionAdmin, TransactionDescription
     from dualwrite.explanation import Explanation
-    from dualwrite.store import Store
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
 
@@ -100,12 +98,14 @@ def explain(
     """Say what would be done about an id, and why. Changes nothing."""
 
     def command() -> int:
+        from dualwrite.operations import look
+
         config = kafka_config(bootstrap_servers, command_config)
         with (
             opened_store(store, table) as opened,
             _admin(bootstrap_servers, command_config) as admin,
         ):
-            explanation, described = _explain(opened, admin, transactional_id)
+            explanation, described = look(opened, admin, transactional_id)
         _print_explanation(transactional_id, explanation, _partitions(config, described), json_)
         return REFUSED if explanation.advice == "look" else DONE
 
@@ -126,23 +126,22 @@ def resolve(
     """Claim the slot, read what the store says, and commit or abort accordingly."""
 
     def command() -> int:
-        from dualwrite import recovery
+        from dualwrite.operations import Refusal, look
+        from dualwrite.operations import resolve as resolve_id
 
         config = kafka_config(bootstrap_servers, command_config)
         with opened_store(store, table) as opened:
             with _admin(bootstrap_servers, command_config) as admin:
-                explanation, _ = _explain(opened, admin, transactional_id)
+                explanation, _ = look(opened, admin, transactional_id)
             if dry_run:
                 _print_explanation(transactional_id, explanation, [], json_)
                 return DONE
-            if explanation.advice == "look" or (explanation.advice == "wait" and not now):
+            try:
+                done = resolve_id(config, opened, explanation, transactional_id, now=now)
+            except Refusal:
                 _print_explanation(transactional_id, explanation, [], json_)
                 return REFUSED
-            if explanation.advice == "nothing":
-                _print_done(transactional_id, "nothing", json_)
-                return DONE
-            ended = recovery.resolve(config, _slot_of(opened, transactional_id), store=opened)
-        _print_done(transactional_id, ended[0].verdict if ended else "nothing", json_)
+        _print_done(transactional_id, done, json_)
         return DONE
 
     guarded(command)
@@ -166,77 +165,27 @@ def force_terminate(
         raise typer.BadParameter("--heuristic needs --reason TEXT")
 
     def command() -> int:
+        from dualwrite.operations import Refusal, terminate
+
         with (
             opened_store(store, table) as opened,
             _admin(bootstrap_servers, command_config) as admin,
         ):
-            return _terminate(opened, admin, transactional_id, reason if heuristic else "", json_)
+            try:
+                terminate(opened, admin, transactional_id, reason=reason if heuristic else "")
+            except Refusal as refusal:
+                typer.echo(f"refused: {refusal}", err=True)
+                return REFUSED
+        _print_done(transactional_id, "abort", json_)
+        return DONE
 
     guarded(command)
-
-
-def _terminate(
-    store: "Store", admin: "TransactionAdmin", transactional_id: str, reason: str, as_json: bool
-) -> int:
-    from dualwrite.outcome import decide
-    from dualwrite.prepared import PreparedTxnState
-    from dualwrite.store import Heuristic
-
-    described = admin.describe_transactions([transactional_id])[transactional_id]
-    if described is None or described.state != "Ongoing":
-        typer.echo(f"{transactional_id} has nothing open", err=True)
-        return REFUSED
-    # After the claim no commit can land any more, so what is read now stays true.
-    slot = _slot_of(store, transactional_id)
-    claim = store.claim(slot, owner="operator")
-    state: PreparedTxnState = claim.state
-    if decide(state, described.pair) == "commit":
-        if not reason:
-            store.release(slot, claim.fence)
-            typer.echo(
-                f"refused: the database has committed {state}; `dualwrite txn resolve` commits it"
-                " in Kafka too",
-                err=True,
-            )
-            return REFUSED
-        store.record_heuristic(
-            Heuristic(
-                transactional_id=transactional_id,
-                state=state,
-                action="abort",
-                reason=reason,
-                recorded_by="operator",
-            )
-        )
-    admin.force_terminate_transaction(transactional_id)
-    store.release(slot, claim.fence)
-    _print_done(transactional_id, "abort", as_json)
-    return DONE
-
-
-def _slot_of(store: "Store", transactional_id: str) -> str:
-    """The row of an id; resume mode's ids carry the fence behind a dot."""
-    match = re.fullmatch(r"(.*-[0-9]+)\.[0-9]+", transactional_id)
-    if match and store.row(transactional_id) is None:
-        return match[1]
-    return transactional_id
 
 
 def _admin(bootstrap: str | None, command_config: Any) -> "TransactionAdmin":
     from dualwrite import TransactionAdmin
 
     return TransactionAdmin(kafka_config(bootstrap, command_config))
-
-
-def _explain(
-    store: "Store", admin: "TransactionAdmin", transactional_id: str
-) -> "tuple[Explanation, TransactionDescription | None]":
-    from dualwrite.explanation import explain as explain_id
-    from dualwrite.owner import Owner
-
-    described = admin.describe_transactions([transactional_id])[transactional_id]
-    row = store.row(_slot_of(store, transactional_id))
-    return explain_id(row, described, Owner.of_this_process().is_gone), described
 
 
 def _facts(found: "TransactionDescription") -> dict[str, Any]:

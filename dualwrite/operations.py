@@ -1,0 +1,98 @@
+"""What an operator does about one transactional id: look at it, resolve it, or abort it by force.
+
+The command line and the console are two faces of these functions. Each of them that ends something
+claims the slot first, so that no commit of the database can land any more, and only then reads.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from dualwrite import recovery
+from dualwrite.admin import TransactionAdmin, TransactionDescription
+from dualwrite.errors import DualWriteError
+from dualwrite.explanation import Explanation, explain
+from dualwrite.outcome import decide
+from dualwrite.owner import Owner
+from dualwrite.store import Heuristic, Store
+
+__all__ = ["Refusal", "look", "resolve", "slot_of", "terminate"]
+
+Ended = Literal["commit", "abort", "nothing"]
+
+
+class Refusal(DualWriteError):
+    """What was asked for would break a promise, so it was not done; the text says which."""
+
+
+def look(
+    store: Store, admin: TransactionAdmin, transactional_id: str
+) -> tuple[Explanation, TransactionDescription | None]:
+    """Say what would be done about an id, and why. Changes nothing."""
+    described = admin.describe_transactions([transactional_id])[transactional_id]
+    row = store.row(slot_of(store, transactional_id))
+    return explain(row, described, Owner.of_this_process().is_gone), described
+
+
+def resolve(
+    config: Mapping[str, Any],
+    store: Store,
+    explanation: Explanation,
+    transactional_id: str,
+    *,
+    now: bool = False,
+) -> Ended:
+    """End what the id has open as the store says; `now` even if its owner is alive.
+
+    `explanation` is what the operator was shown; the decision itself is taken from a read behind
+    the claim.
+    """
+    if explanation.advice == "look" or (explanation.advice == "wait" and not now):
+        raise Refusal(explanation.reasons[-1])
+    if explanation.advice == "nothing":
+        return "nothing"
+    ended = recovery.resolve(config, slot_of(store, transactional_id), store=store)
+    return ended[0].verdict if ended else "nothing"
+
+
+def terminate(
+    store: Store,
+    admin: TransactionAdmin,
+    transactional_id: str,
+    *,
+    reason: str = "",
+    recorded_by: str = "operator",
+) -> None:
+    """Abort what an id has open. Against the database's word only with a reason, written down first."""
+    described = admin.describe_transactions([transactional_id])[transactional_id]
+    if described is None or described.state != "Ongoing":
+        raise Refusal(f"{transactional_id} has nothing open")
+    # After the claim no commit can land any more, so what is read now stays true.
+    slot = slot_of(store, transactional_id)
+    claim = store.claim(slot, owner=recorded_by)
+    if decide(claim.state, described.pair) == "commit":
+        if not reason:
+            store.release(slot, claim.fence)
+            raise Refusal(
+                f"the database has committed {claim.state}; `dualwrite txn resolve` commits it in"
+                " Kafka too"
+            )
+        store.record_heuristic(
+            Heuristic(
+                transactional_id=transactional_id,
+                state=claim.state,
+                action="abort",
+                reason=reason,
+                recorded_by=recorded_by,
+            )
+        )
+    admin.force_terminate_transaction(transactional_id)
+    store.release(slot, claim.fence)
+
+
+def slot_of(store: Store, transactional_id: str) -> str:
+    """The row of an id; resume mode's ids carry the fence behind a dot."""
+    match = re.fullmatch(r"(.*-[0-9]+)\.[0-9]+", transactional_id)
+    if match and store.row(transactional_id) is None:
+        return match[1]
+    return transactional_id
