@@ -35,7 +35,7 @@ class KafkaPythonReader:
             reconnect_backoff_max_ms=200,
             **TIMEOUTS,
         )
-        # A leader that doesn't know the topic yet gives everybody nothing and may stay with that.
+        # A leader that doesn't know the topic yet gives everybody nothing at first.
         wait_for(lambda: self._consumer.partitions_for_topic(topic), "the topic is known")
         self._consumer.subscribe([topic])
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -43,7 +43,8 @@ class KafkaPythonReader:
 
     def _run(self):
         while not self._stop.is_set():
-            found = self._consumer.poll(timeout_ms=100)
+            # kafka-python 3.0 forgets an assignment that arrives as a poll's time ends: poll long.
+            found = self._consumer.poll(timeout_ms=1_000)
             self.assigned = frozenset(place.partition for place in self._consumer.assignment())
             if found:
                 self.values += [record.value for records in found.values() for record in records]
