@@ -119,10 +119,12 @@ class Sender:
         """Add a record of a topic whose metadata is known; True if there is something to send."""
         if self.outstanding >= self._records_max or self._bytes >= self._bytes_max:
             raise BufferError("the queue is full: call poll() and try again")
-        if key is None and partition < 0 and topic in self._sticky:
+        if partition >= 0:
+            queue = self._queues.get((topic, partition)) or self._open_queue(topic, partition)
+        elif key is None and topic in self._sticky:
             queue = self._sticky[topic]
         else:
-            queue = self._queue_for(topic, key, partition)
+            queue = self._queue_for(topic, key)
         need = _RECORD_OVERHEAD_MAX
         if value is not None:
             need += len(value)
@@ -167,9 +169,7 @@ class Sender:
                 break
         return taken
 
-    def _queue_for(self, topic: str, key: bytes | None, partition: int) -> PartitionQueue:
-        if partition >= 0:
-            return self._queues.get((topic, partition)) or self._open_queue(topic, partition)
+    def _queue_for(self, topic: str, key: bytes | None) -> PartitionQueue:
         known = self._cluster.topics[topic]
         if self._partitioner.hashes(key):
             partition = self._partitioner.place(key, len(known.leaders))
