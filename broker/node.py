@@ -53,6 +53,7 @@ from dualwrite.broker.topics import (
     Topics,
     created,
 )
+from dualwrite.broker.transaction_limits import TransactionLimits
 from dualwrite.broker.transactions.coordinator import (
     Availability,
     Coordinator,
@@ -105,6 +106,7 @@ class Node:
             self.cluster.producer_ids,
             self._availability,
         )
+        self.transaction_limits = TransactionLimits(settings, self.transactions)
         self.groups = GroupCoordinator(settings, self.topics)
         self.storage: Storage
         self._disk: Disk

@@ -6,7 +6,8 @@ that goes on (KIP-360), v4 knows PRODUCER_FENCED.
 
 Rights: WRITE on the id, TWO_PHASE_COMMIT too for two-phase commit. Aborting somebody's two-phase or kept
 transaction overrules what its database may have decided, so it needs TWO_PHASE_COMMIT on the id or ALTER
-on the cluster. Without an id: IDEMPOTENT_WRITE on the cluster, or WRITE on any topic.
+on the cluster. Without an id: IDEMPOTENT_WRITE on the cluster, or WRITE on any topic. More ids or open
+two-phase transactions than a principal may have are a POLICY_VIOLATION.
 """
 
 import logging
@@ -39,6 +40,10 @@ def init_producer_id(node: "Node", call: "Call[InitProducerIdRequest]") -> InitP
         error = node.transaction_error(transactional_id)
     if error:
         return _failed(error, call.version)
+    if transactional_id and not node.transaction_limits.allows(
+        call.principal, transactional_id, enable_2pc=request.enable_2pc
+    ):
+        return _failed(ErrorCode.POLICY_VIOLATION, call.version)
     overrules = not request.keep_prepared_txn and node.transactions.would_overrule(
         transactional_id or ""
     )
@@ -61,6 +66,8 @@ def init_producer_id(node: "Node", call: "Call[InitProducerIdRequest]") -> InitP
         )
     if decision.error:
         return _failed(decision.error, call.version)
+    if transactional_id:
+        node.transaction_limits.own(call.principal, transactional_id)
     return InitProducerIdResponse(
         producer_id=decision.producer.producer_id,
         producer_epoch=decision.producer.producer_epoch,

@@ -280,3 +280,22 @@ def test_two_phase_commit_can_be_switched_off():
     refused = driver.init("orders", enable_2pc=True)
 
     assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+def test_a_principal_may_have_so_many_ids_and_open_two_phase_transactions():
+    driver = NodeDriver(
+        max_transactional_ids_per_principal=3, max_open_two_phase_transactions_per_principal=1
+    )
+    driver.create_topic()
+    pair = driver.begin("first", enable_2pc=True)
+
+    refused = driver.init("second", enable_2pc=True)
+    plain = driver.init("third")
+    again = driver.init("first", enable_2pc=True, keep_prepared_txn=True)
+    driver.end("first", pair_of(again))
+    after = driver.init("second", enable_2pc=True)
+    too_many = driver.init("fourth")
+
+    assert refused.error_code == too_many.error_code == ErrorCode.POLICY_VIOLATION
+    assert plain.error_code == again.error_code == after.error_code == 0
+    assert (again.ongoing_txn_producer_id, again.ongoing_txn_producer_epoch) == pair
