@@ -8,6 +8,7 @@ from tests.groups.readers import (
     WAIT_SECONDS,
     Reader,
     admin,
+    begin,
     committed,
     create_topic,
     produce,
@@ -47,6 +48,7 @@ def topic(broker, request):
 @every_kind
 def test_three_members_share_hand_over_and_read_everything(broker, topic, kind):
     group = f"g-{topic}"
+    begin(broker, group, topic)
     with readers(lambda: Reader(broker, group, topic, **KINDS[kind]), 3) as members:
         wait_for(lambda: share(members), "three members share six partitions")
         produce(broker, topic, [b"a%d" % n for n in range(60)])
