@@ -11,7 +11,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from dualwrite.errors import DualWriteError, Fenced, HeuristicAbort
@@ -52,6 +52,11 @@ class Attempt:
 
     def skips(self, work: str, batch: int) -> bool:
         return batch <= self.decided_upto.get(work, -1)
+
+    def only(self, begins: str) -> "Attempt":
+        """Leave out other kinds of work: a sink may remember many jobs, and tasks carry this."""
+        kept = {work: batch for work, batch in self.decided_upto.items() if work.startswith(begins)}
+        return replace(self, decided_upto=kept)
 
 
 @dataclass(frozen=True, slots=True)

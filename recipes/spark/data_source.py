@@ -82,7 +82,7 @@ class DualWriteSource(DataSource):
         if self._is_unpickled:
             return StreamWriter(engine, None)
         with engine.decisions() as decisions:
-            return StreamWriter(engine, engine.coordinator(decisions).open())
+            return StreamWriter(engine, engine.coordinator(decisions).open().only("query:"))
 
     def _engine(self, schema: StructType, overwrite: bool) -> Engine:
         if overwrite:
@@ -129,10 +129,10 @@ class BatchWriter(DataSourceArrowWriter):
 
     def __init__(self, engine: Engine, attempt: Attempt) -> None:
         self._engine = engine
-        self._attempt = attempt
         job = engine.options.job
         self._work = UNNAMED_JOBS if job is None else f"job:{job}"
         self._number = 0 if job is not None else attempt.decided_upto.get(UNNAMED_JOBS, -1) + 1
+        self._attempt = attempt.only(self._work)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         place = task.place_in_job(self._work, self._number)

@@ -74,7 +74,7 @@ class KafkaSink:
             check_schema(frame.schema, self._engine.options.topic)
             with self._engine.decisions(self._home) as decisions:
                 coordinator = self._engine.coordinator(decisions)
-                attempt = coordinator.open()
+                attempt = coordinator.open().only("query:")
                 work = _query_of(frame)
                 if attempt.skips(work, batch_id):
                     # The plan must run all the same, or Spark's state stores miss this batch.

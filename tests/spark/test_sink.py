@@ -82,7 +82,9 @@ def test_a_stream_is_written_once_in_batches(spark, source, servers, name, sink_
     assert found.head.run == 1
 
 
-@pytest.mark.parametrize("home", ["topic", "postgres", "zookeeper"])
+@pytest.mark.parametrize(
+    "home", ["topic", "postgres", pytest.param("zookeeper", marks=pytest.mark.long)]
+)
 def test_a_replayed_batch_is_skipped_wherever_decisions_are(
     spark, source, servers, name, sink_options, tmp_path, home, request
 ):
