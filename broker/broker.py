@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import resource
 import shutil
 import signal
 import tempfile
@@ -103,11 +104,11 @@ def run_in_foreground(
         def metrics_text() -> bytes:
             return asyncio.run_coroutine_threadsafe(server.metrics_text(), loop).result(10)
 
-        if on_ready is not None:
-            on_ready(server, metrics_text)
         for spec in server.listeners:
             host = f"[{spec.host}]" if ":" in spec.host else spec.host
             announce(f"listening on {host}:{spec.port}")
+        if on_ready is not None:
+            on_ready(server, metrics_text)
 
     async def main() -> None:
         stopped = asyncio.Event()
@@ -117,6 +118,13 @@ def run_in_foreground(
         await serve(disk, settings, ready, stopped, metrics)
 
     uvloop.run(main())
+
+
+def _allow_many_files() -> None:
+    """Take what the system grants: a connection and a segment need a descriptor each."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Broker:

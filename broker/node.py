@@ -182,10 +182,14 @@ class Node:
 
     def close(self) -> None:
         """Leave a checkpoint behind, so that the next start has nothing to replay."""
-        self.storage.flush()
-        for _ in self._checkpointing or ():
-            pass
-        self.storage.checkpoint(self._snapshot())
+        try:
+            self.storage.flush()
+            for _ in self._checkpointing or ():
+                pass
+            self.storage.checkpoint(self._snapshot())
+        except DiskFull as error:
+            # Whatever was acknowledged is in the journal.
+            log.warning("stopped without a checkpoint: %s", error)
         self.storage.close()
 
     # Calls
