@@ -6,11 +6,12 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from dualwrite.recipes.spark.java import ensure_java
+from tests.spark.faults import FOLDER
 
 ROOT = Path(__file__).parents[2]
 
 
-def start(master: str, scratch: Path, **more: str) -> SparkSession:
+def start(master: str, scratch: Path) -> SparkSession:
     ensure_java()
     os.environ["PYTHONPATH"] = os.pathsep.join(
         dict.fromkeys([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
@@ -26,7 +27,9 @@ def start(master: str, scratch: Path, **more: str) -> SparkSession:
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.sql.streaming.stopTimeout", "30s")
         .config("spark.log.level", "ERROR")
+        .config("spark.executor.memory", "900m")
+        .config("spark.executorEnv.PYTHONPATH", os.environ["PYTHONPATH"])
     )
-    for key, value in more.items():
-        builder = builder.config(key.replace("_", "."), value)
+    if FOLDER in os.environ:
+        builder = builder.config(f"spark.executorEnv.{FOLDER}", os.environ[FOLDER])
     return builder.getOrCreate()
