@@ -44,6 +44,7 @@ _REQUEST_BYTES_MAX = 8 * 1024 * 1024
 _RECORD_OVERHEAD_MAX = 40
 _HEADER_OVERHEAD_MAX = 10
 _POLL_MS = 20.0
+_ANSWER_MS_MIN = 1_000.0
 
 OnError = Callable[[Exception, bool], None]
 Choose = Callable[[int], int]
@@ -324,7 +325,10 @@ class Sender:
         self._tokens.add(token)
         self._requests[link] = self._requests.get(link, 0) + 1
         self.has_sent = True
-        return Send(link, request, version, token, self._config.socket_timeout_ms)
+        # Waiting longer than the records may take would let them expire only with the connection.
+        left_ms = min(batch.deadline_ms for batch in batches) - self._cluster.now_ms
+        timeout_ms = min(self._config.socket_timeout_ms, max(left_ms, _ANSWER_MS_MIN))
+        return Send(link, request, version, token, timeout_ms)
 
     # Answers.
 

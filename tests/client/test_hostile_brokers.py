@@ -8,8 +8,11 @@ import threading
 import pytest
 
 from dualwrite import ConfigurationError, DualWriteError, TransactionAdmin, TwoPhaseProducer
+from dualwrite.broker import Broker
 from dualwrite.connection import Connection
-from dualwrite.failures import KafkaTimeout
+from dualwrite.failures import AbortableError, KafkaTimeout
+from dualwrite.pytest_plugin import read_topic
+from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.frame import decode_request_header, encode_response
 from dualwrite.wire.messages import response_class
 from dualwrite.wire.messages.api_versions import (
@@ -18,6 +21,7 @@ from dualwrite.wire.messages.api_versions import (
     ApiVersionsResponse,
     FinalizedFeatureKey,
 )
+from tests.faults.proxy import FaultProxy, Hold, Once
 
 
 class HostileBroker:
@@ -176,3 +180,31 @@ def test_a_raw_connection_that_breaks_is_a_connection_error():
         assert connection.offer().versions == {18: (0, 3)}
         with pytest.raises(ConnectionError):
             connection.send(ApiVersionsRequest("x", "1"), version=3)
+
+
+def test_a_leader_that_falls_silent_costs_the_transaction_but_not_the_producer(name):
+    """delivery.timeout.ms holds for records that were sent and are never answered."""
+    with FaultProxy() as proxy:
+        address = f"PLAINTEXT://127.0.0.1:{proxy.port}"
+        with Broker(settings={"advertised.listeners": address}) as broker:
+            proxy.target = ("127.0.0.1", broker.port)
+            producer = TwoPhaseProducer(
+                {
+                    "bootstrap.servers": f"127.0.0.1:{proxy.port}",
+                    "transactional.id": name,
+                    "delivery.timeout.ms": 1_000,
+                }
+            )
+            with producer:
+                producer.init_transactions(timeout=30)
+                producer.begin_transaction()
+                proxy.plan = Once(ApiKey.PRODUCE, Hold())
+                producer.produce(name, b"1")
+                with pytest.raises(AbortableError, match=r"delivery\.timeout\.ms"):
+                    producer.commit_transaction(timeout=60)
+                producer.abort_transaction()
+                producer.begin_transaction()
+                producer.produce(name, b"2")
+                producer.commit_transaction()
+            found = [m.value() for m in read_topic(name, broker.bootstrap_servers)]
+    assert found == [b"2"]
