@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from dualwrite.prepared import PreparedTxnState
     from dualwrite.producer import TwoPhaseProducer
     from dualwrite.retries import retrying
+    from dualwrite.sessions import produce, register
     from dualwrite.transaction import Outcome, Rollback
 
 __all__ = [
@@ -42,6 +43,8 @@ __all__ = [
     "Rollback",
     "TransactionAdmin",
     "TwoPhaseProducer",
+    "produce",
+    "register",
     "retrying",
 ]
 
@@ -64,6 +67,8 @@ _HOMES = {
     "Rollback": "transaction",
     "TransactionAdmin": "admin",
     "TwoPhaseProducer": "producer",
+    "produce": "sessions",
+    "register": "sessions",
     "retrying": "retries",
 }
 

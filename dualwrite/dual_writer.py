@@ -98,6 +98,23 @@ class Transaction(TransactionView):
             raise InvalidTxnState("a dual write with another session or connection is open")
 
 
+class ExplicitTransaction(TransactionView):
+    """A dual write that is ended by `commit()` or `rollback()` instead of by leaving a block."""
+
+    def __init__(self, opened: "_Opened", handle: object | None) -> None:
+        super().__init__()
+        self._opened = opened
+        self._unit = opened.begin(handle)
+
+    def commit(self) -> None:
+        """Commit both sides, as leaving a block does."""
+        self._opened.commit(self._usable())
+
+    def rollback(self) -> None:
+        """Undo both sides."""
+        self._opened.roll_back(self._usable())
+
+
 class DualWriter:
     """Writes to a database and to Kafka in one transaction, and recovers what a crash left."""
 
@@ -183,6 +200,10 @@ class DualWriter:
         block. Waits `slot_timeout` for a free slot, then `RetryableError`.
         """
         return Transaction(self, handle)
+
+    def begin(self, handle: object | None = None) -> ExplicitTransaction:
+        """Begin a transaction for code that cannot use a block; it must be ended in any case."""
+        return ExplicitTransaction(self._require_open(), handle)
 
     def run(self, function: Callable[[Transaction], T], attempts: int = ATTEMPTS) -> T:
         """Call `function(tx)` in a transaction, and the whole again on `RetryableError`."""

@@ -151,6 +151,7 @@ class SqlTransaction:
         self._listen(connection, "commit", self._before_commit)
         self._listen(connection, "rollback", self._before_rollback)
         self._listen(connection, "before_cursor_execute", self._before_execute)
+        self._listen(connection, "savepoint", self._before_savepoint)
         if isinstance(self._link, SessionLink):
             self._listen(self._link.session, "after_begin", self._after_begin)
             self._listen(self._link.session, "after_commit", self._after_commit, insert=True)
@@ -165,6 +166,10 @@ class SqlTransaction:
         if not self._is_ending:
             raise InvalidTxnState("commit() inside a dual write: leaving the block commits")
         self._commit_sent = True
+
+    def _before_savepoint(self, connection: Connection, _: str) -> None:
+        # pysqlite begins no transaction for a SAVEPOINT: its release would then be final.
+        self._dialect.begin_writing(connection)
 
     def _before_rollback(self, _: Connection) -> None:
         if not self._is_ending:

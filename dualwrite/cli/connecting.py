@@ -71,26 +71,13 @@ def opened_store(url: str | None, table: str) -> "Iterator[Store]":
     """Open the store that a URL names."""
     if not url:
         raise typer.BadParameter("give --store: without it nobody can know what is decided")
-    scheme, _, rest = url.partition(":")
-    store: Store
-    if scheme == "rocksdb":
-        from dualwrite.adapters.rocksdb import RocksDbStore
+    from dualwrite.errors import ConfigurationError
+    from dualwrite.recipes.dual_write import store_at
 
-        store = RocksDbStore(rest.removeprefix("//"))
-    elif scheme == "zookeeper":
-        from dualwrite.adapters.zookeeper import ZooKeeperStore
-
-        hosts, _, root = rest.removeprefix("//").partition("/")
-        store = ZooKeeperStore(hosts, root=f"/{root}" if root else f"/{TABLE}")
-    else:
-        from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
-        from dualwrite.adapters.sql import SqlStore
-
-        try:
-            store = SqlStore(url, table=table)
-        except (ArgumentError, NoSuchModuleError) as error:
-            raise typer.BadParameter(f"--store: {error}") from None
+    try:
+        store = store_at(url, table)
+    except ConfigurationError as error:
+        raise typer.BadParameter(f"--store: {error}") from None
     try:
         yield store
     finally:

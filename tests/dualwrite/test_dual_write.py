@@ -114,6 +114,22 @@ def test_t15_messages_of_a_rolled_back_savepoint_vanish(world):
     world.assert_agree([1, 3])
 
 
+def test_t15_savepoint_as_the_first_statement_commits_nothing_early(world):
+    """pysqlite would begin no transaction for a SAVEPOINT, and its release would be final."""
+    with world.writer() as dw:
+        with pytest.raises(ZeroDivisionError), dw.transaction() as tx:
+            with tx.session.begin_nested():
+                world.order(tx, 1)
+            raise ZeroDivisionError
+        with Session(world.engine) as session:
+            with pytest.raises(ZeroDivisionError), dw.transaction(session) as tx:
+                with session.begin_nested():
+                    world.order(tx, 2)
+                raise ZeroDivisionError
+
+    world.assert_agree_on_nothing()
+
+
 def test_t15_inner_block_joins_the_outer_one(world):
     with world.writer() as dw:
         with dw.transaction() as outer:

@@ -1,0 +1,81 @@
+"""Where a victim stops: by the writer's own steps, or by what has just gone over its sockets.
+
+C0 before init, C1 init replied, C2 BEGIN, C3 data flushed, C4 Kafka transaction begun, C5 produce
+sent, C6 first acknowledgement, C7 prepared, C8 state written, C9 COMMIT sent, C10 COMMIT durable,
+C11 EndTxn sent, C12 EndTxn acknowledged. R1 claim committed, R2 init(keep) replied, R3 state read
+again, R4 EndTxn sent.
+"""
+
+import socket
+import struct
+
+from dualwrite.wire.api_keys import ApiKey
+
+STEPS = {
+    "C1": "initialised",
+    "C3": "flushed",
+    "C4": "begun",
+    "C7": "prepared",
+    "C8": "remembered",
+    "C9": "committing",
+    "C10": "committed",
+    "C12": "completed",
+    "R1": "claimed",
+    "R2": "initialised",
+    "R3": "recalled",
+}
+SENT = {"C5": ApiKey.PRODUCE, "C6": ApiKey.PRODUCE, "C11": ApiKey.END_TXN, "R4": ApiKey.END_TXN}
+
+UNDECIDED = ["C0", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8"]
+"""Here nothing may be left of the victim's order."""
+DECIDED = ["C10", "C11", "C12"]
+"""Here the order must be on both sides."""
+EITHER = ["C9"]
+WRITE_POINTS = [*UNDECIDED, *EITHER, *DECIDED]
+RECOVERY_POINTS = ["R1", "R2", "R3", "R4"]
+
+
+def watch_sockets(point, reach):
+    """Call `reach()` once the request of this point was sent (C6: once something came back)."""
+    key = SENT[point]
+    real_send, real_sendmsg, real_recv = (
+        socket.socket.send,
+        socket.socket.sendmsg,
+        socket.socket.recv,
+    )
+    is_sent = []
+
+    def look(data):
+        if key in api_keys(data) and not is_sent:
+            is_sent.append(True)
+            if point != "C6":
+                reach()
+
+    def send(self, data, *rest):
+        count = real_send(self, data, *rest)
+        look(bytes(data))
+        return count
+
+    def sendmsg(self, buffers, *rest):
+        buffers = [bytes(part) for part in buffers]
+        count = real_sendmsg(self, buffers, *rest)
+        look(b"".join(buffers))
+        return count
+
+    def recv(self, *rest):
+        data = real_recv(self, *rest)
+        if point == "C6" and is_sent and data:
+            reach()
+        return data
+
+    socket.socket.send, socket.socket.sendmsg, socket.socket.recv = send, sendmsg, recv
+
+
+def api_keys(data):
+    """The API keys of the request frames in what was sent."""
+    keys, position = [], 0
+    while position + 6 <= len(data):
+        size, key = struct.unpack_from(">ih", data, position)
+        keys.append(key)
+        position += 4 + size
+    return keys

@@ -1,0 +1,199 @@
+"""Every point of a dual write x every store x who dies there.
+
+After each case the oracle asks: is the order in the database exactly if its records are visible to
+a read_committed consumer, each once? Is nothing left open? Does the next transaction work? Does a
+second recovery change nothing?
+"""
+
+import uuid
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka._model import IsolationLevel
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from dualwrite import TransactionAdmin
+from dualwrite.broker import BrokerProcess
+from tests.crash.places import Case
+from tests.crash.points import DECIDED, EITHER, RECOVERY_POINTS, UNDECIDED, WRITE_POINTS
+from tests.crash.victims import Nursery
+from tests.dualwrite.waiting import wait_until
+from tests.dualwrite.world import read_committed
+
+SQL = ["sqlite", "postgresql"]
+VICTIMS = ["client", "broker", "both"]
+LATE_POINTS = ["C7", "C8", "C9", "C10", "C11", "C12"]
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with BrokerProcess() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def case(request, broker, tmp_path):
+    kind = request.param
+    app = "crash" + uuid.uuid4().hex[:8]
+    if kind == "postgresql":
+        address = request.getfixturevalue("postgres_url")
+    elif kind == "zookeeper":
+        address = request.getfixturevalue("zookeeper").hosts
+    else:
+        address = f"sqlite:///{tmp_path / 'db'}" if kind == "sqlite" else str(tmp_path / "db")
+    return Case(kind, address, broker.bootstrap_servers, app, f"orders-{app}")
+
+
+def create(case, commit_seconds=0):
+    place = case.place
+    place.create(commit_seconds)
+    place.close()
+
+
+def crash(case, broker, nursery, folder, point, who, *, writes=True):
+    """Take a victim to its point and let happen what the case says; give what it reported."""
+    folder.mkdir()
+    victim = nursery.start(case, point, folder, writes=writes)
+    wait_until(lambda: victim.has_reached() or victim.is_over())
+    assert victim.has_reached(), victim.result
+    if who == "client":
+        assert victim.kill() == 9
+        return "killed"
+    if who == "both":
+        victim.kill()
+        broker.kill()
+        broker.restart()
+        return "killed"
+    broker.kill()
+    broker.restart()
+    victim.go_on()
+    victim.wait()
+    return victim.result
+
+
+def judge(case, expected_first):
+    """The oracle; `expected_first` is True or False for order 1, None if both are right."""
+    place = case.place
+    try:
+        with case.writer(place) as dw:
+            assert open_transactions(case) == []
+            with dw.transaction() as tx:
+                place.order(tx, 2)
+                tx.produce(case.topic, key="2", value=b"x")
+            orders = place.orders()
+        assert orders in ([1, 2], [2])
+        if expected_first is not None:
+            assert orders == ([1, 2] if expected_first else [2])
+        keys = [key for key, _ in read_committed(case.bootstrap, case.topic)]
+        assert keys == [b"1", b"1", b"2"][0 if orders == [1, 2] else 2 :]
+        assert_nothing_hangs(case)
+        with case.writer(place):
+            assert place.orders() == orders
+            assert_nothing_hangs(case)
+    finally:
+        place.close()
+
+
+def open_transactions(case):
+    with TransactionAdmin({"bootstrap.servers": case.bootstrap}) as admin:
+        return admin.list_transactions(["Ongoing"], id_pattern=f"^{case.app}-[0-9]+$")
+
+
+def assert_nothing_hangs(case):
+    """The last stable offset is the end of the log."""
+    admin = AdminClient({"bootstrap.servers": case.bootstrap, "log_level": 0})
+    ends = {}
+    for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+        asked = {TopicPartition(case.topic, 0): OffsetSpec.latest()}
+        found = admin.list_offsets(asked, isolation_level=level, request_timeout=20)
+        ends[level] = [future.result().offset for future in found.values()]
+    assert ends[IsolationLevel.READ_COMMITTED] == ends[IsolationLevel.READ_UNCOMMITTED]
+
+
+def expected_after(point, who, result):
+    """What must be left of order 1."""
+    if who == "broker":
+        # The client lived on: what it was told is what must be true.
+        return result.startswith("committed")
+    if point in EITHER:
+        return None
+    return point in DECIDED
+
+
+def run_write_case(case, broker, nursery, tmp_path, point, who):
+    create(case)
+    result = crash(case, broker, nursery, tmp_path / "victim", point, who)
+    if who == "broker" and point in DECIDED:
+        assert result.startswith("committed")
+    judge(case, expected_after(point, who, result))
+
+
+@pytest.mark.parametrize("who", VICTIMS)
+@pytest.mark.parametrize("point", WRITE_POINTS)
+@pytest.mark.parametrize("case", SQL, indirect=True)
+def test_crash_of_a_write_to_sql(case, broker, nursery, tmp_path, point, who):
+    run_write_case(case, broker, nursery, tmp_path, point, who)
+
+
+@pytest.mark.parametrize("who", VICTIMS)
+@pytest.mark.parametrize("point", LATE_POINTS)
+@pytest.mark.parametrize("case", ["rocksdb", "zookeeper"], indirect=True)
+def test_crash_of_a_write_to_another_store(case, broker, nursery, tmp_path, point, who):
+    run_write_case(case, broker, nursery, tmp_path, point, who)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("who", VICTIMS)
+@pytest.mark.parametrize("point", [p for p in WRITE_POINTS if p not in LATE_POINTS])
+@pytest.mark.parametrize("case", ["rocksdb", "zookeeper"], indirect=True)
+def test_early_crash_of_a_write_to_another_store(case, broker, nursery, tmp_path, point, who):
+    run_write_case(case, broker, nursery, tmp_path, point, who)
+
+
+@pytest.mark.parametrize("case", ["postgresql"], indirect=True)
+def test_client_killed_while_the_database_is_committing(case, broker, nursery, tmp_path):
+    """C9 to the letter: COMMIT has arrived, its client is gone before the answer."""
+    create(case, commit_seconds=1)
+    (tmp_path / "victim").mkdir()
+    victim = nursery.start(case, "none", tmp_path / "victim")
+    place = case.place
+    wait_until(place.is_committing)
+    place.close()
+    victim.kill()
+
+    judge(case, expected_first=True)
+
+
+def run_recovery_case(case, broker, nursery, tmp_path, point, who, left_at):
+    create(case)
+    crash(case, broker, nursery, tmp_path / "writer", left_at, "client")
+    result = crash(case, broker, nursery, tmp_path / "recoverer", point, who, writes=False)
+    if who == "broker":
+        assert result == "recovered"
+    judge(case, expected_first=left_at in DECIDED)
+
+
+@pytest.mark.parametrize("left_at", ["C8", "C10"])
+@pytest.mark.parametrize("who", VICTIMS)
+@pytest.mark.parametrize("point", RECOVERY_POINTS)
+@pytest.mark.parametrize("case", SQL, indirect=True)
+def test_crash_of_a_recovery(case, broker, nursery, tmp_path, point, who, left_at):
+    run_recovery_case(case, broker, nursery, tmp_path, point, who, left_at)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("left_at", [p for p in (*UNDECIDED, *DECIDED) if p > "C4" or p in DECIDED])
+@pytest.mark.parametrize("who", VICTIMS)
+@pytest.mark.parametrize("point", RECOVERY_POINTS)
+@pytest.mark.parametrize("case", [*SQL, "rocksdb", "zookeeper"], indirect=True)
+def test_double_crash_at_every_point(case, broker, nursery, tmp_path, point, who, left_at):
+    if point == "R4" and left_at == "C12":
+        pytest.skip("nothing is left to end")
+    run_recovery_case(case, broker, nursery, tmp_path, point, who, left_at)

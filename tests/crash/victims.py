@@ -1,0 +1,134 @@
+"""Processes that stop at a point: forked from one that has everything imported already.
+
+    python -m tests.crash.victims
+
+reads jobs as JSON lines, forks a process for each, and answers with its pid and, at its end, its
+exit status. A victim that reaches its point makes the file `reached` and waits to be killed, or for
+the file `go`. What became of its block is in the file `result`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.crash.places import Case
+from tests.crash.points import SENT, STEPS, watch_sockets
+
+
+class Victim:
+    """One process at work on one case."""
+
+    def __init__(self, folder, pid, read_line):
+        self.folder = Path(folder)
+        self.pid = pid
+        self._read_line = read_line
+
+    def has_reached(self):
+        return (self.folder / "reached").exists()
+
+    def is_over(self):
+        return (self.folder / "result").exists()
+
+    def kill(self):
+        os.kill(self.pid, 9)
+        return self.wait()
+
+    def go_on(self):
+        (self.folder / "go").touch()
+
+    def wait(self):
+        return json.loads(self._read_line())["status"]
+
+    @property
+    def result(self):
+        return (self.folder / "result").read_text()
+
+
+class Nursery:
+    """The process from which victims are forked."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.crash.victims"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, case, point, folder, *, writes=True):
+        job = {"case": case.to_json(), "point": point, "folder": str(folder), "writes": writes}
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        pid = json.loads(self._process.stdout.readline())["pid"]
+        return Victim(folder, pid, self._process.stdout.readline)
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+
+def serve():
+    import dualwrite.adapters.rocksdb
+    import dualwrite.adapters.sql
+    import dualwrite.adapters.zookeeper  # noqa: F401 - imported once, before the forks
+
+    for line in sys.stdin:
+        job = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            live(job)
+        print(json.dumps({"pid": pid}), flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(json.dumps({"status": status}), flush=True)
+
+
+def live(job):
+    folder = Path(job["folder"])
+    try:
+        result = work(Case.from_json(job["case"]), job["point"], folder, job["writes"])
+    except BaseException as error:  # noqa: BLE001 - the test reads it
+        result = f"{type(error).__name__}: {error}"
+    (folder / "unfinished").write_text(result)
+    os.rename(folder / "unfinished", folder / "result")
+    os._exit(0)
+
+
+def work(case, point, folder, writes):
+    """Open the writer and place order 1, stopping at the point."""
+
+    def reach():
+        if (folder / "reached").exists():
+            return
+        (folder / "reached").touch()
+        while not (folder / "go").exists():
+            time.sleep(0.005)
+
+    def on_step(name):
+        if name == STEPS.get(point) and (is_writing or point in ("C1", "R1", "R2", "R3")):
+            reach()
+
+    is_writing = []
+    if point == "C0":
+        reach()
+    if point in SENT:
+        watch_sockets(point, reach)
+    place = case.place
+    with case.writer(place, on_step=on_step) as dw:
+        if not writes:
+            return "recovered"
+        is_writing.append(True)
+        with dw.transaction() as tx:
+            if point == "C2":
+                reach()
+            place.order(tx, 1)
+            tx.produce(case.topic, key="1", value=b"x")
+            tx.produce(case.topic, key="1", value=b"y")
+        return f"{tx.outcome.database} {tx.outcome.kafka}"
+
+
+if __name__ == "__main__":
+    serve()
