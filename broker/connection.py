@@ -107,6 +107,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_closed = True
         self._frames.clear()
         self._server.hold(self, -self.held)
+        self._server.node.unsent.taken(self)
         self._server.lost(self)
 
     def data_received(self, data: bytes) -> None:
@@ -134,6 +135,7 @@ class ClientConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._is_full = False
+        self._server.node.unsent.taken(self)
         self._server.resume(self)
 
     # The server's side
@@ -208,6 +210,7 @@ class ClientConnection(asyncio.Protocol):
         if call is self._later:
             self._later = None
         if self._is_closed:
+            self._server.node.unsent.taken(self)
             return
         if response is HANG_UP:
             self._is_closed = True
@@ -215,6 +218,8 @@ class ClientConnection(asyncio.Protocol):
             return
         if response is not NO_REPLY:
             self._write(call, response)
+        if not self._is_full:
+            self._server.node.unsent.taken(self)
         if self._frames:
             self._server.resume(self)
 

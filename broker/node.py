@@ -61,6 +61,7 @@ from dualwrite.broker.transactions.coordinator import (
 )
 from dualwrite.broker.transactions.decision import Decision
 from dualwrite.broker.transactions.state import PartitionRef
+from dualwrite.broker.unsent import Unsent
 from dualwrite.broker.waiting import Waiter, Waiting
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -117,6 +118,7 @@ class Node:
         self._parked: deque[tuple[int, Call[Any], Any]] = deque()
         self._touched: set[PartitionKey] = set()
         self._waiting = Waiting()
+        self.unsent = Unsent(settings["queued.max.response.bytes"])
         self._chores = Chores()
         self._checkpointing: Iterator[None] | None = None
         self._meta_owners: dict[str, Callable[[MetaRecord], None]] = {

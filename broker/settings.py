@@ -140,6 +140,13 @@ SETTINGS: dict[str, Setting] = {
             check=_positive,
         ),
         Setting(
+            "queued.max.response.bytes",
+            "long",
+            128 * 2**20,
+            "Answers that readers have not taken, of all connections together; then they get small.",
+            check=_positive,
+        ),
+        Setting(
             "socket.request.max.bytes", "int", 100 * 2**20, "Largest request.", check=_positive
         ),
         Setting("connections.max.idle.ms", "long", 600_000, "Idle connections are closed."),

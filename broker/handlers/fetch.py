@@ -49,11 +49,11 @@ def fetch(node: "Node", call: "Call[FetchRequest]") -> FetchResponse | None:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     first = _Attempt(node, call)
     if first.is_enough or request.max_wait_ms <= 0:
-        return first.response
+        return first.answer()
 
     def attempt(now: Now, is_last: bool) -> FetchResponse | None:
         again = _Attempt(node, call)
-        return again.response if again.is_enough or is_last else None
+        return again.answer() if again.is_enough or is_last else None
 
     node.wait(call, first.keys, call.now.steady_ms + request.max_wait_ms, attempt)
     return None
@@ -66,12 +66,16 @@ class _Attempt:
         request = call.request
         self._node = node
         self._call = call
-        self._left: int = min(request.max_bytes, node.settings["fetch.max.bytes"])
+        self._left: int = min(request.max_bytes, node.settings["fetch.max.bytes"], node.unsent.room)
         self._bytes = 0
         self._has_error = False
         self._reads_committed = request.isolation_level == _READ_COMMITTED
         self.keys: list[PartitionKey] = []
-        self.response = FetchResponse(responses=[self._topic(topic) for topic in request.topics])
+        self._response = FetchResponse(responses=[self._topic(topic) for topic in request.topics])
+
+    def answer(self) -> FetchResponse:
+        self._node.unsent.add(self._call.connection, self._bytes)
+        return self._response
 
     @property
     def is_enough(self) -> bool:

@@ -1,0 +1,290 @@
+"""A network that cuts, delays, slices and floods: nothing is lost, written twice or torn."""
+
+import os
+import random
+import socket
+import statistics
+import struct
+import threading
+import time
+from contextlib import ExitStack
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from dualwrite import TwoPhaseProducer
+from dualwrite.broker import Broker, BrokerProcess
+from dualwrite.pytest_plugin import read_topic
+from dualwrite.wire.api_keys import ApiKey
+from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.messages.end_txn import EndTxnRequest
+from tests.broker.raw_client import RawClient, batch, fetch_request
+from tests.faults.proxy import Cut, FaultProxy, Hold, Once, Pass, Plan, Slow
+
+SEED = 20_261_118
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def proxy():
+    """A broker whose clients all come through the proxy, because it is what metadata names."""
+    with FaultProxy() as made:
+        address = f"PLAINTEXT://127.0.0.1:{made.port}"
+        with Broker(settings={"advertised.listeners": address}) as broker:
+            made.target = ("127.0.0.1", broker.port)
+            yield made
+
+
+@pytest.fixture(autouse=True)
+def peace_afterwards(request):
+    yield
+    if "proxy" in request.fixturenames:
+        request.getfixturevalue("proxy").plan = Plan()
+
+
+@pytest.fixture
+def topic(proxy):
+    name = f"topic-{random.randrange(10**9)}"
+    admin = AdminClient({"bootstrap.servers": proxy.bootstrap_servers})
+    admin.create_topics([NewTopic(name, 2, 1)])[name].result(30)
+    return name
+
+
+def producer_of(proxy, name, **more):
+    producer = TwoPhaseProducer(
+        {
+            "bootstrap.servers": proxy.bootstrap_servers,
+            "transactional.id": name,
+            "retry.backoff.ms": 5,
+            "retry.backoff.max.ms": 50,
+            "linger.ms": 0,
+            **more,
+        }
+    )
+    producer.init_transactions(timeout=60)
+    return producer
+
+
+class Sizes(Plan):
+    """Learns the largest frame of an API in each direction."""
+
+    def __init__(self):
+        super().__init__()
+        self.requests = {}
+        self.responses = {}
+
+    def on_request(self, api_key, frame):
+        self.requests[api_key] = max(len(frame), self.requests.get(api_key, 0))
+        return Pass()
+
+    def on_response(self, api_key, frame):
+        self.responses[api_key] = max(len(frame), self.responses.get(api_key, 0))
+        return Pass()
+
+
+def write_pair(producer, topic, number):
+    """One transaction with one record in each partition."""
+    producer.begin_transaction()
+    for partition in range(2):
+        producer.produce(topic, f"{number:06d}-{partition}".encode(), partition=partition)
+    producer.commit_transaction()
+
+
+def written(proxy, topic):
+    return sorted(m.value().decode() for m in read_topic(topic, proxy.bootstrap_servers))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("api_key", [ApiKey.PRODUCE, ApiKey.END_TXN], ids=lambda key: key.name)
+@pytest.mark.parametrize("is_response", [False, True], ids=["request", "response"])
+def test_reset_after_every_byte(proxy, topic, api_key, is_response):
+    proxy.plan = sizes = Sizes()
+    with producer_of(proxy, topic) as producer:
+        write_pair(producer, topic, 0)
+        size = (sizes.responses if is_response else sizes.requests)[api_key]
+        for after_bytes in range(size + 1):
+            proxy.plan = plan = Once(api_key, Cut(after_bytes), response=is_response)
+            write_pair(producer, topic, after_bytes + 1)
+            assert plan.happened.is_set()
+
+    print(f"{size + 1} resets in {api_key.name}, {'response' if is_response else 'request'}")
+    expected = [f"{number:06d}-{p}" for number in range(size + 2) for p in range(2)]
+    assert written(proxy, topic) == expected
+
+
+@pytest.mark.parametrize("held_commits", [True, False], ids=["commit", "abort"])
+def test_delayed_end_does_not_touch_the_next_transaction(proxy, topic, held_commits):
+    """The anomaly that Jepsen found in the protocol of old: KIP-890's epochs refuse the late EndTxn."""
+    with RawClient(proxy.bootstrap_servers) as first, RawClient(proxy.bootstrap_servers) as second:
+        mine = first.init_producer(topic)
+        pair = (mine.producer_id, mine.producer_epoch)
+        one = batch(b"one", pair=pair, sequence=0, transactional=True)
+        assert first.produce(topic, one, version=12, transactional_id=topic).error_code == 0
+        proxy.plan = held = Once(ApiKey.END_TXN, Hold())
+        late = EndTxnRequest(
+            transactional_id=topic,
+            producer_id=pair[0],
+            producer_epoch=pair[1],
+            committed=held_commits,
+        )
+        first.send(late, 5)
+        assert held.happened.wait(30)
+
+        # No answer: the client tries again on another connection, and goes on.
+        answer = second.end_txn(topic, pair, commit=held_commits)
+        assert answer.error_code == 0
+        next_pair = (answer.producer_id, answer.producer_epoch)
+        two = batch(b"two", pair=next_pair, sequence=0, transactional=True)
+        assert second.produce(topic, two, version=12, transactional_id=topic).error_code == 0
+        assert proxy.release() == 1
+        _, refused = first.receive(ApiKey.END_TXN, 5)
+
+        assert refused.error_code in (
+            ErrorCode.PRODUCER_FENCED,
+            ErrorCode.INVALID_PRODUCER_EPOCH,
+        )
+        assert second.fetch(topic, isolation_level=1).last_stable_offset == 2  # two is still open
+        assert second.end_txn(topic, next_pair, commit=not held_commits).error_code == 0
+    expected = ["one"] if held_commits else ["two"]
+    assert written(proxy, topic) == expected
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.PRODUCE, ApiKey.END_TXN], ids=lambda key: key.name)
+@pytest.mark.parametrize("is_response", [False, True], ids=["request", "response"])
+def test_half_open_connection(proxy, topic, api_key, is_response):
+    """The peer is silent and the connection stays: only a timeout can tell."""
+    timeouts = {"request.timeout.ms": 500, "socket.timeout.ms": 500}
+    with producer_of(proxy, topic, **timeouts) as producer:
+        write_pair(producer, topic, 0)
+        proxy.plan = plan = Once(api_key, Hold(), response=is_response)
+        write_pair(producer, topic, 1)
+        assert plan.happened.is_set()
+        write_pair(producer, topic, 2)
+        proxy.release()
+        write_pair(producer, topic, 3)
+
+    assert written(proxy, topic) == [f"{n:06d}-{p}" for n in range(4) for p in range(2)]
+
+
+def test_one_byte_at_a_time(proxy, topic):
+    proxy.plan = Slow(0, slice_bytes=1)
+    with producer_of(proxy, topic) as producer:
+        for number in range(3):
+            write_pair(producer, topic, number)
+
+    assert written(proxy, topic) == [f"{n:06d}-{p}" for n in range(3) for p in range(2)]
+
+
+def resident_bytes(pid):
+    with open(f"/proc/{pid}/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="needs /proc")
+def test_consumers_that_do_not_read_cost_bounded_memory():
+    answer_bytes, consumers = 16 * MIB, 40
+    with BrokerProcess() as broker, ExitStack() as stack:
+        filler = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 20})
+        for _ in range(answer_bytes // 2**14):
+            filler.produce("big", b"x" * 2**14)
+            filler.poll(0)
+        assert filler.flush(60) == 0
+        before = resident_bytes(broker.pid)
+        for _ in range(consumers):
+            client = stack.enter_context(RawClient(broker.bootstrap_servers))
+            fields = {"max_partition_bytes": answer_bytes, "max_bytes": answer_bytes}
+            for _ in range(4):
+                client.send(fetch_request("big", **fields), 12)
+        with producer_of(broker, "healthy") as producer:
+            for number in range(20):
+                producer.begin_transaction()
+                producer.produce("healthy", b"%d" % number, partition=0)
+                producer.commit_transaction()
+        grown = resident_bytes(broker.pid) - before
+        wanted = 4 * consumers * answer_bytes
+        print(f"{wanted // MIB} MiB asked for and not read: {grown // MIB} MiB more memory")
+
+        assert grown < 256 * MIB
+        found = read_topic("healthy", broker.bootstrap_servers)
+        assert [m.value() for m in found] == [b"%d" % number for number in range(20)]
+
+
+class Noise:
+    """Connections that send garbage, or a little of a frame at a time, while the block runs."""
+
+    def __init__(self, port, slow, garbage, seed):
+        self._port = port
+        self._chance = random.Random(seed)
+        self._over = threading.Event()
+        self._slow = [self._connect() for _ in range(slow)]
+        self._garbage = garbage
+        self._thread = threading.Thread(target=self._make)
+        self.sent = 0
+
+    def _connect(self):
+        return socket.create_connection(("127.0.0.1", self._port), timeout=10)
+
+    def __enter__(self):
+        for each in self._slow:
+            each.sendall(struct.pack(">i", 1000))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+        for each in self._slow:
+            each.close()
+
+    def _bytes(self):
+        kind = self._chance.randrange(3)
+        if kind == 0:
+            return b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
+        if kind == 1:
+            return self._chance.randbytes(self._chance.randint(1, 4096))
+        body = self._chance.randbytes(self._chance.randint(8, 200))
+        return struct.pack(">i", len(body)) + body
+
+    def _make(self):
+        while not self._over.wait(0.01):
+            for _ in range(self._garbage):
+                with self._connect() as each:
+                    try:
+                        each.sendall(self._bytes())
+                    except OSError:
+                        continue  # the broker was faster in hanging up
+                self.sent += 1
+            for each in self._chance.sample(self._slow, 10):
+                each.sendall(b"\0")
+
+
+def durations(broker, name, count):
+    found = []
+    with producer_of(broker, name) as producer:
+        for number in range(count):
+            started = time.perf_counter()
+            producer.begin_transaction()
+            producer.produce(name, b"%d" % number, partition=0)
+            producer.commit_transaction()
+            found.append((time.perf_counter() - started) * 1000)
+    return found
+
+
+@pytest.mark.slow
+def test_healthy_clients_work_beside_slow_ones_and_garbage():
+    count = 150
+    with BrokerProcess() as broker:
+        quiet = durations(broker, "quiet", count)
+        with Noise(broker.port, slow=300, garbage=2, seed=SEED) as noise:
+            noisy = durations(broker, "noisy", count)
+        for name, found in (("quiet", quiet), ("noisy", noisy)):
+            p99 = statistics.quantiles(found, n=100)[98]
+            print(f"{name}: p50 {statistics.median(found):.2f} ms, p99 {p99:.2f} ms")
+        print(f"{noise.sent} connections with garbage, seed {SEED}")
+
+        assert noise.sent > 0
+        for name in ("quiet", "noisy"):
+            found = [m.value() for m in read_topic(name, broker.bootstrap_servers)]
+            assert found == [b"%d" % number for number in range(count)]
