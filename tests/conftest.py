@@ -10,9 +10,18 @@ pytest_plugins = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run what takes minutes to hours")
+    parser.addoption("--soak", type=float, default=60, help="seconds of the bounce test")
+
+
+@pytest.fixture
+def soak_seconds(request: pytest.FixtureRequest) -> float:
+    return float(request.config.getoption("--soak"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "soak_seconds" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(config.getoption("--soak") * 1.5 + 600))
     if config.getoption("--long"):
         return
     for item in items:

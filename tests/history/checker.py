@@ -7,6 +7,7 @@ transaction is `ok`, or unknown and one of its values was seen ("must have commi
 Kafka's model allows interleaved writes of concurrent transactions (G0) and they are no anomaly here.
 """
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -78,7 +79,8 @@ class _View:
 
     def skipped(self, key: str, previous: int, offset: int) -> list[int]:
         """Offsets that somebody has seen between two that this reader saw one after the other."""
-        return [o for o in self.offsets.get(key, ()) if previous < o < offset]
+        offsets = self.offsets.get(key, [])
+        return offsets[bisect_right(offsets, previous) : bisect_left(offsets, offset)]
 
 
 def _phantoms_and_aborted_reads(view: _View) -> Iterator[Anomaly]:

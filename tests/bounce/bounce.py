@@ -1,0 +1,421 @@
+"""Kills everything at random while clients work, then heals, recovers and looks at what is left.
+
+python -m tests.bounce.bounce --seconds 600 --seed 7
+"""
+
+import argparse
+import json
+import multiprocessing
+import random
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from sqlalchemy import create_engine, text
+
+from dualwrite import TransactionAdmin, TwoPhaseProducer
+from dualwrite.broker import BrokerProcess
+from tests.bounce import clients
+from tests.bounce.clients import COPIERS, COPIES, ORDERS, PARTITIONS, Place
+from tests.history.checker import Anomaly, check
+from tests.history.history import History, Recorder, load
+from tests.servers.postgres import PostgresServer
+
+WRITERS = 3
+COPIER_COUNT = 2
+BROKER_PAUSE = (1.0, 5.0)
+CLIENT_PAUSE = (1.0, 3.0)
+DATABASE_PAUSE = (20.0, 40.0)
+HEAL_SECONDS_MAX = 180.0
+KEYS = [f"{topic}/{p}" for topic in (ORDERS, COPIES) for p in range(PARTITIONS)]
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["tests.bounce.clients"])
+
+
+@dataclass
+class Report:
+    """What a run did and what the checks found."""
+
+    seed: int
+    seconds: float = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    orders: int = 0
+    copies: int = 0
+    rows: int = 0
+    anomalies: list[Anomaly] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        kills = ", ".join(f"{count} of the {name}" for name, count in sorted(self.kills.items()))
+        outcomes = ", ".join(f"{count} {name}" for name, count in sorted(self.outcomes.items()))
+        return (
+            f"seed {self.seed}, {self.seconds:.0f} s: kills: {kills}; transactions: {outcomes};"
+            f" {self.rows} rows, {self.orders} orders, {self.copies} copies,"
+            f" {len(self.anomalies)} anomalies"
+        )
+
+
+class Client:
+    """One client over all its lives."""
+
+    def __init__(self, role: Callable[..., None], name: str, place: Place, *args: Any) -> None:
+        self.name = name
+        self._role = role
+        self._place = place
+        self._args = args
+        self._lives = 0
+        self.start()
+
+    def start(self) -> None:
+        self._lives += 1
+        process = f"{self.name}.{self._lives}"
+        self.process = _context.Process(
+            target=self._role, args=(self._place, process, *self._args), daemon=True
+        )
+        self.process.start()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+class Bounce:
+    """The broker, the database, the clients, and those who kill them."""
+
+    def __init__(
+        self, directory: Path, seed: int, broker: BrokerProcess, postgres: PostgresServer | None
+    ) -> None:
+        self._seed = seed
+        self._broker = broker
+        self._postgres = postgres
+        self._recorder = Recorder(directory / "history")
+        self._over = threading.Event()
+        self._failures: list[BaseException] = []
+        url = postgres.url if postgres else f"sqlite:///{directory / 'orders.db'}"
+        self.place = Place(broker.bootstrap_servers, url, directory / "history", directory / "stop")
+        self.report = Report(seed)
+        self._create()
+        self.clients = [
+            *(Client(clients.write, f"w{n}", self.place, seed * 1000 + n) for n in range(WRITERS)),
+            *(Client(clients.copy, f"c{n}", self.place, n) for n in range(COPIER_COUNT)),
+            Client(clients.read, "late", self.place, False),
+        ]
+        self.reader = Client(clients.read, "whole", self.place, True)
+
+    def _create(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.place.bootstrap})
+        made = admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in (ORDERS, COPIES)])
+        for future in made.values():
+            future.result(30)
+        store = clients.store_of(self.place)
+        store.create_tables()
+        engine = create_engine(self.place.url)
+        with engine.begin() as connection:
+            connection.execute(text("CREATE TABLE orders (name VARCHAR(60) PRIMARY KEY)"))
+        engine.dispose()
+
+    # Trouble
+
+    def run(self, seconds: float) -> None:
+        """Let everything work and die for so long."""
+        threads = [
+            threading.Thread(target=self._repeat, args=(pause, act))
+            for pause, act in (
+                (BROKER_PAUSE, self._bounce_broker),
+                (CLIENT_PAUSE, self._bounce_client),
+                (DATABASE_PAUSE, self._bounce_database),
+                ((0.3, 0.3), self._record_watermarks),
+            )
+        ]
+        for thread in threads:
+            thread.start()
+        started = time.monotonic()
+        self._over.wait(seconds)
+        self._over.set()
+        for thread in threads:
+            thread.join()
+        self.report.seconds = time.monotonic() - started
+        if self._failures:
+            raise self._failures[0]
+
+    def _repeat(self, pause: tuple[float, float], act: Callable[[random.Random], None]) -> None:
+        chance = random.Random(f"{self._seed} {act.__name__}")
+        try:
+            while not self._over.wait(chance.uniform(*pause)):
+                act(chance)
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+            self._failures.append(error)
+            self._over.set()
+
+    def _bounce_broker(self, chance: random.Random) -> None:
+        self._broker.kill()
+        self.report.kills["broker"] += 1
+        self._broker.start()
+
+    def _bounce_client(self, chance: random.Random) -> None:
+        victim = chance.choice(self.clients)
+        victim.kill()
+        self.report.kills["clients"] += 1
+        victim.start()
+
+    def _bounce_database(self, chance: random.Random) -> None:
+        if self._postgres is not None:
+            self._postgres.kill()
+            self.report.kills["database"] += 1
+            self._postgres.start()
+
+    def _record_watermarks(self, chance: random.Random) -> None:
+        """LSO first, then HW: asked in this order, LSO <= HW must hold."""
+        admin = AdminClient({"bootstrap.servers": self.place.bootstrap, "log_level": 0})
+        try:
+            stable = ends(admin, IsolationLevel.READ_COMMITTED, timeout=2)
+            high = ends(admin, IsolationLevel.READ_UNCOMMITTED, timeout=2)
+        except KafkaException:
+            return  # the broker is down
+        for key in KEYS:
+            self._recorder.write("watermark", reader="w", key=key, lso=stable[key], hw=high[key])
+
+    # Peace
+
+    def heal(self) -> None:
+        """End the writers, recover what they left, and let the others come to the end."""
+        for client in self.clients:
+            if client.name.startswith("w"):
+                client.kill()
+        with clients.writer_of(self.place, clients.store_of(self.place)):
+            pass  # opening recovers everything that a dead instance left
+        admin = AdminClient({"bootstrap.servers": self.place.bootstrap})
+        orders = ends(admin, IsolationLevel.READ_COMMITTED)
+        self._wait("copiers", lambda: self._is_copied(orders))
+        for client in self.clients:
+            client.kill()
+        for n in range(COPIER_COUNT):
+            producer = TwoPhaseProducer(
+                {"bootstrap.servers": self.place.bootstrap, "transactional.id": f"copier-{n}"}
+            )
+            producer.init_transactions(timeout=30)
+            producer.close()
+        self._read_everything()
+        self.reader.process.join(HEAL_SECONDS_MAX)
+        if self.reader.process.exitcode != 0:
+            self.report.anomalies.append(Anomaly("reader-stuck", "it never came to the end"))
+
+    def _wait(self, what: str, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + HEAL_SECONDS_MAX
+        while not condition():
+            if time.monotonic() > deadline:
+                self.report.anomalies.append(Anomaly("stuck", f"{what} did not finish"))
+                return
+            time.sleep(0.2)
+
+    def _is_copied(self, wanted: dict[str, int]) -> bool:
+        """Whether the group has committed everything: the rest of a partition are markers alone."""
+        consumer = clients.consumer_of(self.place, COPIERS)
+        try:
+            asked = [TopicPartition(ORDERS, p) for p in range(PARTITIONS)]
+            found = consumer.committed(asked, 20)
+            for partition in found:
+                end = wanted[f"{ORDERS}/{partition.partition}"]
+                if partition.offset < end and self._has_records(partition, end):
+                    return False
+            return True
+        except KafkaException:
+            return False
+        finally:
+            consumer.close()
+
+    def _has_records(self, partition: TopicPartition, end: int) -> bool:
+        start = max(partition.offset, 0)
+        seen = records_between(self.place, partition.topic, partition.partition, start, end)
+        return bool(seen)
+
+    def _read_everything(self) -> None:
+        admin = AdminClient({"bootstrap.servers": self.place.bootstrap})
+        limits = ends(admin, IsolationLevel.READ_UNCOMMITTED)
+        last = {}
+        for key in KEYS:
+            topic, partition = key.split("/")
+            seen = records_between(self.place, topic, int(partition), 0, limits[key])
+            self._recorder.write("final", key=key, seen=seen)
+            last[key] = seen[-1][0] if seen else -1
+        engine = create_engine(self.place.url)
+        with engine.connect() as connection:
+            for (name,) in connection.execute(text("SELECT name FROM orders")):
+                self._recorder.write("row", txn=name)
+                self.report.rows += 1
+        engine.dispose()
+        unfinished = self.place.stop.with_suffix(".new")
+        unfinished.write_text(json.dumps(last))
+        unfinished.rename(self.place.stop)
+
+    # The verdict
+
+    def judge(self) -> Report:
+        self._recorder.close()
+        history = load(self.place.history.read_text().splitlines())
+        report = self.report
+        report.outcomes = Counter(txn.status for txn in history.txns if txn.sends)
+        final = {poll.key: poll.seen for poll in history.final or []}
+        report.orders = sum(len(final[key]) for key in KEYS if key.startswith(ORDERS))
+        report.copies = sum(len(final[key]) for key in KEYS if key.startswith(COPIES))
+        report.anomalies += check(history)
+        report.anomalies += order_of(final)
+        report.anomalies += copies_of(final)
+        report.anomalies += whole_reader(history, final)
+        report.anomalies += self._open_transactions()
+        return report
+
+    def _open_transactions(self) -> Iterator[Anomaly]:
+        admin = AdminClient({"bootstrap.servers": self.place.bootstrap})
+        stable = ends(admin, IsolationLevel.READ_COMMITTED)
+        high = ends(admin, IsolationLevel.READ_UNCOMMITTED)
+        for key in KEYS:
+            if stable[key] != high[key]:
+                yield Anomaly("open", f"{key}: LSO {stable[key]}, HW {high[key]}")
+        with TransactionAdmin({"bootstrap.servers": self.place.bootstrap}) as transactions:
+            for shown in transactions.list_transactions():
+                if shown.state not in ("CompleteCommit", "CompleteAbort", "Empty"):
+                    yield Anomaly("open", f"{shown}")
+
+
+def ends(admin: AdminClient, isolation: IsolationLevel, timeout: float = 30) -> dict[str, int]:
+    """LSO or HW of every partition."""
+    asked = {}
+    for key in KEYS:
+        topic, partition = key.split("/")
+        asked[TopicPartition(topic, int(partition))] = OffsetSpec.latest()
+    futures = admin.list_offsets(asked, isolation_level=isolation, request_timeout=timeout)
+    return {f"{tp.topic}/{tp.partition}": f.result().offset for tp, f in futures.items()}
+
+
+def records_between(
+    place: Place, topic: str, partition: int, start: int, end: int
+) -> list[tuple[int, str]]:
+    """What a new read_committed reader sees in [start, end)."""
+    consumer = clients.consumer_of(place, "verifier", **{"enable.partition.eof": True})
+    seen: list[tuple[int, str]] = []
+    try:
+        consumer.assign([TopicPartition(topic, partition, start)])
+        while start < end:
+            message = consumer.poll(HEAL_SECONDS_MAX)
+            assert message is not None, f"{topic}/{partition} cannot be read"
+            if message.error() is not None:
+                break  # the end
+            seen.append((message.offset(), message.value().decode()))
+            start = message.offset() + 1
+    finally:
+        consumer.close()
+    return seen
+
+
+def _origin(value: str) -> tuple[str, tuple[int, int]]:
+    """Process of an order, and its place among what that process has written."""
+    name, n = value.rsplit(":", 1)
+    process, number = name.split("/")
+    return process, (int(number), int(n))
+
+
+def order_of(final: dict[str, list[tuple[int, str]]]) -> Iterator[Anomaly]:
+    """Within a partition the orders of one writer come in the order in which it wrote them."""
+    for key in KEYS:
+        last: dict[str, tuple[int, int]] = {}
+        for offset, value in final[key]:
+            process, place = _origin(value.rpartition("|")[2])
+            if place <= last.get(process, (-1, -1)):
+                yield Anomaly("order", f"{value} in {key}@{offset} after {last[process]}")
+            last[process] = place
+
+
+def copies_of(final: dict[str, list[tuple[int, str]]]) -> Iterator[Anomaly]:
+    """Every order was copied exactly once, in the same order."""
+    for partition in range(PARTITIONS):
+        orders = [value for _, value in final[f"{ORDERS}/{partition}"]]
+        copies = [value.rpartition("|")[2] for _, value in final[f"{COPIES}/{partition}"]]
+        for value, count in (Counter(copies) - Counter(orders)).items():
+            yield Anomaly("copied-twice", f"{value}: {count} too many in {COPIES}/{partition}")
+        for value in (Counter(orders) - Counter(copies)).elements():
+            yield Anomaly("copy-lost", f"{value} of {ORDERS}/{partition}")
+        if Counter(orders) == Counter(copies) and orders != copies:
+            yield Anomaly("copy-order", f"{COPIES}/{partition} is in another order")
+
+
+def whole_reader(history: History, final: dict[str, list[tuple[int, str]]]) -> Iterator[Anomaly]:
+    """The reader that ran beside everything has seen what is there at the end, no more and no less."""
+    seen: dict[str, list[tuple[int, str]]] = {key: [] for key in KEYS}
+    for txn in history.txns:
+        if txn.process.startswith("whole"):
+            for poll in txn.polls:
+                seen[poll.key] += poll.seen
+    for key in KEYS:
+        if seen[key] != final[key]:
+            detail = f"{key}: saw {len(seen[key])} records, {len(final[key])} are there"
+            yield Anomaly("reader-differs", detail)
+
+
+def settings_of(seed: int) -> dict[str, Any]:
+    """Small files and few epochs, differently for each seed, so that every border is crossed often."""
+    chance = random.Random(f"{seed} settings")
+    return {
+        "transaction.state.log.num.partitions": chance.choice([1, 4]),
+        "offsets.topic.num.partitions": chance.choice([1, 4]),
+        "producer.epoch.max": chance.choice([20, 300, 32_767]),
+        "journal.file.bytes": chance.choice([2**18, 2**22]),
+        "journal.reserve.bytes": 2**20,
+        "log.segment.bytes": chance.choice([2**15, 2**18, 2**30]),
+        "checkpoint.interval.ms": chance.choice([500, 3_000, 30_000]),
+        "group.min.session.timeout.ms": 1_000,
+    }
+
+
+@contextmanager
+def bounce(directory: Path, seed: int, database: str) -> Iterator[Bounce]:
+    postgres = None
+    if database == "postgresql":
+        postgres = PostgresServer()
+        postgres.start()
+    try:
+        with BrokerProcess(directory / "data", settings=settings_of(seed)) as broker:
+            world = Bounce(directory, seed, broker, postgres)
+            try:
+                yield world
+            finally:
+                for client in (*world.clients, world.reader):
+                    client.kill()
+    finally:
+        if postgres is not None:
+            postgres.remove()
+
+
+def run(directory: Path, seed: int, seconds: float, database: str) -> Report:
+    with bounce(directory, seed, database) as world:
+        world.run(seconds)
+        world.heal()
+        return world.judge()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--database", choices=("postgresql", "sqlite"), default="postgresql")
+    options = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="dualwrite-bounce-"))
+    print(f"seed {options.seed}, history in {directory}", flush=True)
+    report = run(directory, options.seed, options.seconds, options.database)
+    print(report)
+    for anomaly in report.anomalies[:50]:
+        print(f"  {anomaly.kind}: {anomaly.detail}")
+    raise SystemExit(1 if report.anomalies else 0)
+
+
+if __name__ == "__main__":
+    main()

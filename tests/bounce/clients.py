@@ -1,0 +1,269 @@
+"""The clients of the bounce test: each runs in a process of its own and may be killed at any moment.
+
+What they do and see goes to one history (`tests.history`). A client that is started again gets a new
+process name, so that nothing of its former life is mixed up with the new one.
+"""
+
+import contextlib
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
+from sqlalchemy import create_engine, text
+
+from dualwrite import DualWriteError, DualWriter, OutcomeUnknown, Rollback, TwoPhaseProducer
+from dualwrite.adapters.sql import SqlStore
+from tests.history.history import Consumed, Poll, Recorder, Send, Txn
+
+APP = "bounce"
+ORDERS = "orders"
+COPIES = "copies"
+COPIERS = "copiers"
+PARTITIONS = 3
+RECORDS_MAX = 16
+BATCH_MAX = 100
+ROLLBACK_CHANCE = 1 / 32
+PAUSE_SECONDS = 0.1
+# A killed broker is back within a second or a few: clients wait for it rather than give up.
+PATIENCE_MS = 20_000
+SESSION_MS = 3_000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where clients write; travels to their processes."""
+
+    bootstrap: str
+    url: str
+    history: Path
+    stop: Path
+    """Made at the end: the last offset of every partition, up to which a reader reads."""
+
+
+def store_of(place: Place) -> SqlStore:
+    connect_args = {"timeout": 30} if place.url.startswith("sqlite") else {}
+    return SqlStore(create_engine(place.url, connect_args=connect_args, pool_pre_ping=True))
+
+
+def writer_of(place: Place, store: SqlStore) -> DualWriter:
+    config = {"bootstrap.servers": place.bootstrap, "max.block.ms": PATIENCE_MS, "linger.ms": 0}
+    return DualWriter(config, store=store, app=APP, slots=1, lease_seconds=5)
+
+
+def write(place: Place, process: str, seed: int) -> None:
+    """Dual writes without end: one row and a few records each."""
+    recorder = Recorder(place.history)
+    chance = random.Random(seed)
+    store = store_of(place)
+    number = 0
+    while True:
+        # Whatever goes wrong while opening has happened to no transaction.
+        with contextlib.suppress(Exception), writer_of(place, store) as writer:
+            while True:
+                number += 1
+                _write_one(writer, recorder, chance, Txn(process, number, is_dual=True))
+        time.sleep(PAUSE_SECONDS)
+
+
+def _write_one(writer: DualWriter, recorder: Recorder, chance: random.Random, txn: Txn) -> None:
+    for n in range(chance.randint(1, RECORDS_MAX)):
+        txn.sends.append(Send(f"{ORDERS}/{chance.randrange(PARTITIONS)}", f"{txn.name}:{n}"))
+    is_rolled_back = chance.random() < ROLLBACK_CHANCE
+    recorder.invoke(txn)
+    try:
+        with writer.transaction() as tx:
+            tx.session.execute(text("INSERT INTO orders VALUES (:name)"), {"name": txn.name})
+            for send in txn.sends:
+                topic, partition = send.key.split("/")
+                tx.produce(topic, send.value, partition=int(partition))
+            if is_rolled_back:
+                raise Rollback
+        txn.status = "fail" if is_rolled_back else "ok"
+    except OutcomeUnknown:
+        txn.status = "info"
+    except Exception:  # noqa: BLE001 - the contract: any other error means that nothing happened
+        txn.status = "fail"
+        time.sleep(PAUSE_SECONDS)
+    recorder.complete(txn)
+
+
+class OurTransactions:
+    """A copier's transactions through our producer."""
+
+    errors = DualWriteError
+
+    def __init__(self, place: Place, transactional_id: str) -> None:
+        self._producer = TwoPhaseProducer(
+            {
+                "bootstrap.servers": place.bootstrap,
+                "transactional.id": transactional_id,
+                "max.block.ms": PATIENCE_MS,
+                "linger.ms": 0,
+            }
+        )
+        self._producer.init_transactions()
+
+    def fill(self, sends: list[Send], offsets: list[TopicPartition], consumer: Consumer) -> None:
+        self._producer.begin_transaction()
+        for send in sends:
+            self._producer.produce(COPIES, send.value, partition=int(send.key.split("/")[1]))
+        self._producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
+        self._producer.flush()
+
+    def commit(self) -> None:
+        self._producer.commit_transaction()
+
+    def close(self) -> None:
+        with contextlib.suppress(DualWriteError):
+            self._producer.close(0)
+
+
+class LibrdkafkaTransactions:
+    """The same through confluent-kafka."""
+
+    errors = KafkaException
+
+    def __init__(self, place: Place, transactional_id: str) -> None:
+        self._producer = Producer(
+            {
+                "bootstrap.servers": place.bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": 60_000,
+                "reconnect.backoff.max.ms": 500,
+                "linger.ms": 0,
+                "log_level": 0,
+            }
+        )
+        self._producer.init_transactions(PATIENCE_MS / 1000)
+
+    def fill(self, sends: list[Send], offsets: list[TopicPartition], consumer: Consumer) -> None:
+        self._producer.begin_transaction()
+        for send in sends:
+            self._producer.produce(COPIES, send.value, partition=int(send.key.split("/")[1]))
+        metadata = consumer.consumer_group_metadata()
+        self._producer.send_offsets_to_transaction(offsets, metadata, PATIENCE_MS / 1000)
+
+    def commit(self) -> None:
+        self._producer.commit_transaction(PATIENCE_MS / 1000)
+
+    def close(self) -> None:
+        """librdkafka's producer ends with its last reference."""
+
+
+Transactions = Callable[[Place, str], OurTransactions | LibrdkafkaTransactions]
+KINDS: tuple[Transactions, ...] = (OurTransactions, LibrdkafkaTransactions)
+
+
+def consumer_of(place: Place, group: str, **more) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": place.bootstrap,
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "session.timeout.ms": SESSION_MS,
+            "heartbeat.interval.ms": SESSION_MS // 4,
+            "fetch.wait.max.ms": 100,
+            "reconnect.backoff.max.ms": 500,
+            "log_level": 0,
+            **more,
+        }
+    )
+
+
+def copy(place: Place, process: str, index: int) -> None:
+    """Consume orders, produce copies with the consumed offsets in one transaction (KIP-447)."""
+    recorder = Recorder(place.history)
+    consumer = consumer_of(place, COPIERS)
+    consumer.subscribe([ORDERS], on_assign=lambda *_: recorder.write("assign", process=process))
+    kind = KINDS[index % len(KINDS)]
+    transactional_id = f"copier-{index}"
+    number = 0
+    transactions: OurTransactions | LibrdkafkaTransactions | None = None
+    while True:
+        try:
+            transactions = transactions or _settle(place, kind, transactional_id, consumer)
+        except (DualWriteError, KafkaException):
+            time.sleep(PAUSE_SECONDS)
+            continue
+        messages = [m for m in consumer.consume(BATCH_MAX, 0.2) if m.error() is None]
+        if messages:
+            number += 1
+            txn = _copy_batch(transactions, consumer, recorder, Txn(process, number), messages)
+            if txn.status != "ok":
+                transactions.close()
+                transactions = None
+
+
+def _settle(place: Place, kind: Transactions, transactional_id: str, consumer: Consumer):
+    """A new producer ends what the last one left open; then go on where the group really is."""
+    transactions = kind(place, transactional_id)
+    assigned = consumer.assignment()
+    if assigned:
+        for partition in consumer.committed(assigned, PATIENCE_MS / 1000):
+            partition.offset = max(partition.offset, 0)
+            consumer.seek(partition)
+    return transactions
+
+
+def _copy_batch(transactions, consumer: Consumer, recorder: Recorder, txn: Txn, messages) -> Txn:
+    by_partition = defaultdict(list)
+    for message in messages:
+        by_partition[message.partition()].append((message.offset(), message.value().decode()))
+    for partition, seen in sorted(by_partition.items()):
+        key = f"{ORDERS}/{partition}"
+        txn.polls.append(Poll(key, seen))
+        txn.consumed.append(Consumed(COPIERS, key, seen[0][0], seen[-1][0] + 1))
+        for _, value in seen:
+            txn.sends.append(Send(f"{COPIES}/{partition}", f"{txn.name}|{value}"))
+    offsets = [TopicPartition(ORDERS, p, seen[-1][0] + 1) for p, seen in by_partition.items()]
+    recorder.invoke(txn)
+    try:
+        transactions.fill(txn.sends, offsets, consumer)
+    except transactions.errors:
+        txn.status = "fail"  # nobody has asked for its commit, and the next init aborts it
+    else:
+        try:
+            transactions.commit()
+            txn.status = "ok"
+        except transactions.errors:
+            txn.status = "info"
+    recorder.complete(txn)
+    return txn
+
+
+def read(place: Place, process: str, from_start: bool) -> None:
+    """A read_committed reader beside everything; ends when it has seen what `stop` names."""
+    recorder = Recorder(place.history)
+    consumer = consumer_of(place, process)
+    start = 0 if from_start else OFFSET_END
+    places = [(topic, p) for topic in (ORDERS, COPIES) for p in range(PARTITIONS)]
+    consumer.assign([TopicPartition(topic, p, start) for topic, p in places])
+    recorder.write("assign", process=process)
+    number = 0
+    last: dict[str, int] = {}
+    while not _has_seen_all(place, last):
+        seen = defaultdict(list)
+        for message in consumer.consume(1000, 0.2):
+            if message.error() is None:
+                key = f"{message.topic()}/{message.partition()}"
+                seen[key].append((message.offset(), message.value().decode()))
+                last[key] = message.offset()
+        if seen:
+            number += 1
+            polls = [Poll(key, found) for key, found in seen.items()]
+            recorder.complete(Txn(process, number, "ok", polls=polls))
+    consumer.close()
+
+
+def _has_seen_all(place: Place, last: dict[str, int]) -> bool:
+    if not place.stop.exists():
+        return False
+    ends = json.loads(place.stop.read_text())
+    return all(last.get(key, -1) >= end for key, end in ends.items())

@@ -1,0 +1,76 @@
+"""Dual writers, copiers and readers while broker, clients and database die at random.
+
+pytest tests/bounce                     60 seconds
+pytest tests/bounce --soak 7200         two hours
+"""
+
+import random
+
+import pytest
+
+from tests.bounce.bounce import copies_of, order_of, run, whole_reader
+from tests.history.history import History, Poll, Txn
+from tests.servers.processes import ServerUnavailable
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_twice_or_out_of_order(tmp_path, soak_seconds):
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    try:
+        report = run(tmp_path, seed, soak_seconds, "postgresql")
+    except ServerUnavailable as missing:
+        print(f"SQLite instead: {missing}")
+        report = run(tmp_path, seed, soak_seconds, "sqlite")
+    print(report)
+
+    assert report.anomalies == []
+    assert min(report.kills["broker"], report.kills["clients"], report.copies) > 0
+
+
+@pytest.mark.long
+def test_the_same_with_sqlite(tmp_path, soak_seconds):
+    seed = random.randrange(10**6)
+    report = run(tmp_path, seed, soak_seconds, "sqlite")
+    print(report)
+
+    assert report.anomalies == []
+    assert min(report.kills["broker"], report.kills["clients"], report.copies) > 0
+
+
+def small_world():
+    final = {f"{topic}/{p}": [] for topic in ("orders", "copies") for p in range(3)}
+    final["orders/0"] = [(0, "w0.1/1:0"), (1, "w0.1/1:1"), (3, "w1.1/1:0")]
+    final["copies/0"] = [(0, "c0.1/1|w0.1/1:0"), (1, "c0.1/1|w0.1/1:1"), (3, "c0.1/2|w1.1/1:0")]
+    return final
+
+
+def kinds(anomalies):
+    return {anomaly.kind for anomaly in anomalies}
+
+
+def test_the_checks_find_what_they_are_for():
+    assert kinds(order_of(small_world())) == kinds(copies_of(small_world())) == set()
+
+    twisted = small_world()
+    twisted["orders/0"].reverse()
+    assert kinds(order_of(twisted)) == {"order"}
+    assert kinds(copies_of(twisted)) == {"copy-order"}
+
+    forgotten = small_world()
+    forgotten["copies/0"].pop()
+    assert kinds(copies_of(forgotten)) == {"copy-lost"}
+
+    doubled = small_world()
+    doubled["copies/0"].append((5, "c1.1/1|w1.1/1:0"))
+    assert kinds(copies_of(doubled)) == {"copied-twice"}
+
+
+def test_a_reader_that_saw_less_is_found():
+    final = small_world()
+    polls = [Poll(key, list(seen)) for key, seen in final.items()]
+    history = History(events=[Txn("whole.1", 1, "ok", polls=polls)])
+    assert kinds(whole_reader(history, final)) == set()
+
+    polls[0].seen.pop()
+    assert kinds(whole_reader(history, final)) == {"reader-differs"}
