@@ -78,6 +78,57 @@ def test_an_open_transaction_goes_on_after_a_kill_of_the_broker(process):
     assert found == [b"before", b"after"]
 
 
+# In processes of their own: on a lost connection these clients leave sockets to the collector.
+KAFKA_PYTHON = """
+import sys
+from kafka import KafkaProducer
+producer = KafkaProducer(bootstrap_servers=sys.argv[1], transactional_id="orders",
+                         reconnect_backoff_max_ms=100, max_block_ms=60000)
+producer.init_transactions()
+producer.begin_transaction()
+producer.send("orders", value=b"before", partition=0).get(30)
+print("sent", flush=True)
+sys.stdin.readline()
+producer.send("orders", value=b"after", partition=0).get(60)
+producer.commit_transaction()
+producer.close()
+"""
+AIOKAFKA = """
+import asyncio, sys
+from aiokafka import AIOKafkaProducer
+async def main():
+    producer = AIOKafkaProducer(bootstrap_servers=sys.argv[1], transactional_id="orders")
+    await producer.start()
+    await producer.begin_transaction()
+    await producer.send_and_wait("orders", value=b"before", partition=0)
+    print("sent", flush=True)
+    await asyncio.to_thread(sys.stdin.readline)
+    await producer.send_and_wait("orders", value=b"after", partition=0)
+    await producer.commit_transaction()
+    await producer.stop()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("script", [KAFKA_PYTHON, AIOKAFKA], ids=["kafka-python", "aiokafka"])
+def test_other_clients_transactions_go_on_after_a_kill_of_the_broker(process, script):
+    client = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", script, process.bootstrap_servers],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with client:
+        assert client.stdout.readline() == "sent\n"
+        process.kill()
+        process.restart()
+        client.communicate("\n", timeout=120)
+
+    assert client.returncode == 0
+    found = [m.value() for m in read_topic("orders", process.bootstrap_servers)]
+    assert found == [b"before", b"after"]
+
+
 CHILD = """
 import sys
 from confluent_kafka import Producer
