@@ -127,11 +127,11 @@ class ClientConnection(asyncio.Protocol):
             self.serve(now)
         elif self.incomplete_since_ms is None:
             self.incomplete_since_ms = now.steady_ms
-        self._regulate()
+        self.regulate()
 
     def pause_writing(self) -> None:
         self._is_full = True
-        self._regulate()
+        self.regulate()
 
     def resume_writing(self) -> None:
         self._is_full = False
@@ -175,10 +175,6 @@ class ClientConnection(asyncio.Protocol):
             # What is left is the beginning of the next frame.
             self.incomplete_since_ms = now.steady_ms
         self._server.turn_soon()
-
-    def regulate(self) -> None:
-        """Read on, or not, after something outside of this connection has changed."""
-        self._regulate()
 
     def close(self, reason: str | None = None) -> None:
         """Drop the connection; a reason is for the log, in one line."""
@@ -290,7 +286,8 @@ class ClientConnection(asyncio.Protocol):
             # Guessing is slowed down, and the answer has time to arrive.
             asyncio.get_running_loop().call_later(FAILED_LOGIN_SECONDS, self.close)
 
-    def _regulate(self) -> None:
+    def regulate(self) -> None:
+        """Read on, or not, as far as what is held allows it."""
         if self._is_closed:
             return
         wanted = not self._is_full and len(self._frames) < QUEUED_FRAMES_MAX

@@ -92,6 +92,10 @@ class Server:
         for handle in (self._timer, self._sweeper):
             if handle is not None:
                 handle.cancel()
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        if not self.failed.done():
+            self._flush()  # whoever was handled gets an answer
         for connection in list(self._connections):
             connection.close()
         for _ in range(20):
@@ -102,8 +106,6 @@ class Server:
             connection.abort()
         for server in self._servers:
             await server.wait_closed()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
         self._writer.shutdown()
 
     @property
