@@ -4,9 +4,12 @@ python -m tests.bounce.bounce --seconds 600 --seed 7
 """
 
 import argparse
+import faulthandler
 import json
 import multiprocessing
+import os
 import random
+import signal
 import tempfile
 import threading
 import time
@@ -79,13 +82,25 @@ class Client:
         self._lives += 1
         process = f"{self.name}.{self._lives}"
         self.process = _context.Process(
-            target=self._role, args=(self._place, process, *self._args), daemon=True
+            target=_live, args=(self._role, self._place, process, *self._args), daemon=True
         )
         self.process.start()
 
     def kill(self) -> None:
         self.process.kill()
         self.process.join()
+
+    def show_stacks(self) -> None:
+        """Let the process say on stderr where it stands."""
+        if self.process.is_alive() and self.process.pid is not None:
+            os.kill(self.process.pid, signal.SIGUSR1)
+        else:
+            print(f"{self.name} has ended with {self.process.exitcode}")
+
+
+def _live(role: Callable[..., None], *args: Any) -> None:
+    faulthandler.register(signal.SIGUSR1)
+    role(*args)
 
 
 class Bounce:
@@ -213,6 +228,8 @@ class Bounce:
         deadline = time.monotonic() + HEAL_SECONDS_MAX
         while not condition():
             if time.monotonic() > deadline:
+                for client in self.clients:
+                    client.show_stacks()
                 self.report.anomalies.append(Anomaly("stuck", f"{what} did not finish"))
                 return
             time.sleep(0.2)
