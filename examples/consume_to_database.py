@@ -38,7 +38,7 @@ def main() -> None:
             connection.execute(text("CREATE TABLE bookings (number INTEGER)"))
         produce_orders(broker.bootstrap_servers)
         stop = threading.Event()
-        has_failed = []
+        has_failed: list[bool] = []
 
         def book(session, message) -> None:
             number = int(message.key())

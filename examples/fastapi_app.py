@@ -45,7 +45,8 @@ app = FastAPI(lifespan=lifespan)
 
 
 def the_writer(request: Request) -> AsyncDualWriter:
-    return request.app.state.writer
+    writer: AsyncDualWriter = request.app.state.writer
+    return writer
 
 
 Writer = Annotated[AsyncDualWriter, Depends(the_writer)]

@@ -147,7 +147,7 @@ def drive(servers: str, url: str, folder: str) -> None:
         .withColumn("value", F.to_json(F.struct("shop", "start", "orders", "cents")))
     )
 
-    def also(tx, batch: DataFrame, number: int) -> None:  # type: ignore[no-untyped-def]
+    def also(tx, batch: DataFrame, number: int) -> None:
         rows = [row.asDict() for row in batch.select("shop", "start", "orders", "cents").collect()]
         if rows:
             tx.connection.execute(text(UPSERT), rows)
