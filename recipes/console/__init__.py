@@ -1,0 +1,11 @@
+"""The console: transactions, topics and groups in a browser, and the database's verdict beside them.
+
+It is a client of the Kafka protocol like any other, so it works with every cluster that answers
+ListTransactions; nothing here knows the bundled broker. Needs the extra `[console]`.
+"""
+
+from dualwrite.recipes.console.access import Access, read_or_create_token
+from dualwrite.recipes.console.app import create_app
+from dualwrite.recipes.console.server import ConsoleServer
+
+__all__ = ["Access", "ConsoleServer", "create_app", "read_or_create_token"]
