@@ -5,7 +5,8 @@ is always written, because the tags are needed at every `transaction.version`; v
 Kafka skips tags that it doesn't know, so it could go on with our log.
 """
 
-from collections.abc import Iterable
+from functools import lru_cache
+from operator import attrgetter
 from struct import Struct
 from typing import Final
 
@@ -98,17 +99,28 @@ def _tag(number: int, size: int) -> bytes:
     return write_uvarint(number) + write_uvarint(size)
 
 
-# By tag: attribute, what is left out, the tag and its size, the value's layout.
+_tagged = attrgetter(
+    "previous_producer_id",
+    "next_producer_id",
+    "client_transaction_version",
+    "next_producer_epoch",
+    "last_producer_epoch",
+    "update_steady_ms",
+    "start_steady_ms",
+    "last_finished_producer_id",
+    "last_finished_producer_epoch",
+)
+# In the same order, by tag: what is left out, the tag and its size, how the value is written.
 _TAGS: Final = (
-    ("previous_producer_id", -1, _tag(0, 8), _LONG),
-    ("next_producer_id", -1, _tag(1, 8), _LONG),
-    ("client_transaction_version", 0, _tag(2, 2), _SHORT),
-    ("next_producer_epoch", -1, _tag(3, 2), _SHORT),
-    ("last_producer_epoch", -1, _tag(10000, 2), _SHORT),
-    ("update_steady_ms", -1, _tag(10001, 8), _LONG),
-    ("start_steady_ms", -1, _tag(10002, 8), _LONG),
-    ("last_finished_producer_id", -1, _tag(10003, 8), _LONG),
-    ("last_finished_producer_epoch", -1, _tag(10004, 2), _SHORT),
+    (-1, _tag(0, 8), _LONG.pack),
+    (-1, _tag(1, 8), _LONG.pack),
+    (0, _tag(2, 2), _SHORT.pack),
+    (-1, _tag(3, 2), _SHORT.pack),
+    (-1, _tag(10000, 2), _SHORT.pack),
+    (-1, _tag(10001, 8), _LONG.pack),
+    (-1, _tag(10002, 8), _LONG.pack),
+    (-1, _tag(10003, 8), _LONG.pack),
+    (-1, _tag(10004, 2), _SHORT.pack),
 )
 _OUTCOME_HEAD: Final = _tag(10005, 1)
 _CAUSE_HEAD: Final = _tag(10006, 1)
@@ -130,9 +142,9 @@ def encode_value(transaction: Transaction) -> bytes | None:
     if state is TxnState.DEAD:
         return None
     tags = [
-        head + layout.pack(value)
-        for attribute, default, head, layout in _TAGS
-        if (value := getattr(transaction, attribute)) != default
+        head + pack(value)
+        for value, (default, head, pack) in zip(_tagged(transaction), _TAGS, strict=True)
+        if value != default
     ]
     if transaction.last_outcome:
         tags.append(_OUTCOME_HEAD + bytes((_OUTCOMES.index(transaction.last_outcome),)))
@@ -150,18 +162,19 @@ def encode_value(transaction: Transaction) -> bytes | None:
     if state is TxnState.EMPTY:
         parts.append(b"\0")
     else:
-        _encode_topics(transaction.partitions, parts)
+        parts.append(_encode_topics(transaction.partitions))
     parts.append(_TIMES.pack(transaction.update_ms, transaction.start_ms))
     parts.append(SHORT_UVARINTS[len(tags)])
     parts += tags
     return b"".join(parts)
 
 
-def _encode_topics(partitions: Iterable[PartitionRef], parts: list[bytes]) -> None:
+@lru_cache(maxsize=1_024)  # PrepareX and most later transactions of an id have the same ones
+def _encode_topics(partitions: frozenset[PartitionRef]) -> bytes:
     by_topic: dict[str, list[int]] = {}
     for name, partition in sorted(partitions):
         by_topic.setdefault(name, []).append(partition)
-    parts.append(write_uvarint(len(by_topic) + 1))
+    parts = [write_uvarint(len(by_topic) + 1)]
     for name, indexes in by_topic.items():
         encoded = name.encode()
         parts += (
@@ -171,6 +184,7 @@ def _encode_topics(partitions: Iterable[PartitionRef], parts: list[bytes]) -> No
             Struct(f">{len(indexes)}i").pack(*indexes),
             b"\0",
         )
+    return b"".join(parts)
 
 
 def decode_key(key: bytes) -> str | None:
