@@ -44,9 +44,12 @@ def producer(bootstrap: str, transactional_id: str, *, two_phase: bool = False) 
     )
 
 
-def live(bootstrap: str) -> Story:
-    """Play the whole scenario, or as much of it as the broker survives."""
-    story = Story()
+def live(bootstrap: str, story: Story | None = None) -> Story:
+    """Play the whole scenario, or as much of it as the broker survives.
+
+    Who wants to watch gives the story that is to be written.
+    """
+    story = story or Story()
     try:
         _ordinary(story, bootstrap)
         _prepared(story, bootstrap)
