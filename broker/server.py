@@ -81,7 +81,7 @@ class Server:
         self.node.endpoints = {spec.name: spec.endpoint for spec in self.listeners}
         for server in self._servers:
             await server.start_serving()
-        self._sweeper = self._loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._sweep()
         self.turn_soon()
 
     async def stop(self) -> None:
@@ -117,14 +117,20 @@ class Server:
 
     def handle(self, call: Call[Any]) -> bool:
         """Give a call to the node; False if its answer comes later."""
+        before = self.node.storage.position
         try:
             return self.node.handle(call)
-        except StorageFailed as error:
-            self._fail(error)
-        except Exception:
+        except Exception as error:
             log.exception("a %s from %r failed", type(call.request).__name__, call.client_id)
+            self._survive(error, before)
             self.node.hang_up(call)
         return True
+
+    def _survive(self, error: Exception, position: int) -> None:
+        """Go on after a mistake only if it has left nothing half done."""
+        if isinstance(error, StorageFailed) or self.node.storage.position != position:
+            # The journal has something that memory may not show as it would after a restart.
+            self._fail(error)
 
     async def metrics_text(self) -> bytes:
         """What Prometheus scrapes; runs on the loop, which owns the node."""
@@ -284,13 +290,12 @@ class Server:
             return
         if self._writing is not None:
             return  # chores write too; the timer is set again when the group is written
+        before = self.node.storage.position
         try:
             self.node.tick(self.clock.now())
-        except StorageFailed as error:
-            self._fail(error)
-            return
-        except Exception:
+        except Exception as error:
             log.exception("work that comes back failed")
+            self._survive(error, before)
         self.turn_soon()
 
     def _sweep(self) -> None:

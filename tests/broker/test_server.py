@@ -163,3 +163,31 @@ def test_a_stopped_broker_hangs_up_and_starts_again(tmp_path):
             assert client.produce("t", batch(b"x")).base_offset == number
             broker.stop()
             assert client.is_closed()
+
+
+def test_a_mistake_in_a_handler_costs_its_own_connection_only(monkeypatch):
+    with Broker() as broker, RawClient(broker.bootstrap_servers) as other:
+        other.create_topic("t")
+        monkeypatch.setattr(broker.node, "endpoint", lambda call: 1 / 0)
+        with RawClient(broker.bootstrap_servers) as unlucky:
+            unlucky.send(MetadataRequest(topics=[]), 12)
+            assert unlucky.is_closed()
+
+        assert other.produce("t", batch(b"x")).error_code == 0
+
+
+def test_a_mistake_that_leaves_something_half_done_stops_the_broker(monkeypatch):
+    broker = Broker().start()
+    with RawClient(broker.bootstrap_servers) as client:
+        client.create_topic("t")
+        pair = client.init_producer("orders")
+        monkeypatch.setattr(broker.node.transactions, "replay", lambda record: 1 / 0)
+        data = batch(
+            b"x", pair=(pair.producer_id, pair.producer_epoch), sequence=0, transactional=True
+        )
+        client.send(produce_request("t", data, transactional_id="orders"), 12)
+
+        assert client.is_closed()
+    broker.stop()
+
+    assert isinstance(broker.failure, ZeroDivisionError)
