@@ -1,0 +1,222 @@
+"""Four client libraries behind one small interface: a transactional producer and a reader of one's own.
+
+Our producer has no consumer beside it; its reader is confluent-kafka's, as for our users.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import Any
+
+import aiokafka
+from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
+
+from dualwrite import TwoPhaseProducer
+from tests.broker.kafka_python import KafkaConsumer, KafkaProducer
+from tests.broker.kafka_python import TopicPartition as KafkaPythonPartition
+
+TOPIC = "lists"
+PARTITIONS = 4
+TIMEOUT = 15.0
+
+Seen = list[tuple[int, int, str]]  # partition, offset, value
+
+
+class LibrdkafkaReader:
+    """confluent-kafka's consumer on every partition from its beginning."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "reader",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                "fetch.wait.max.ms": 50,
+                "reconnect.backoff.max.ms": 500,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([ConfluentPartition(TOPIC, p, 0) for p in range(PARTITIONS)])
+
+    def poll(self) -> Seen:
+        messages = self._consumer.consume(200, 0.05)
+        return [
+            (m.partition(), m.offset(), m.value().decode()) for m in messages if m.error() is None
+        ]
+
+
+class Ours(LibrdkafkaReader):
+    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+        super().__init__(bootstrap)
+        self._config = {
+            "bootstrap.servers": bootstrap,
+            "transactional.id": transactional_id,
+            "linger.ms": 0,
+            "max.block.ms": int(TIMEOUT * 1000),
+        }
+        self._producer: Any = None
+        self.offsets: list[int] = []
+
+    def renew(self) -> None:
+        """Begin anew: whatever the last producer left open is ended."""
+        if self._producer is not None:
+            with contextlib.suppress(Exception):
+                self._producer.close(0)
+        self._producer = TwoPhaseProducer(self._config)
+        self._producer.init_transactions()
+
+    def begin(self) -> None:
+        self.offsets = []
+        self._producer.begin_transaction()
+
+    def send(self, partition: int, value: str) -> None:
+        place = len(self.offsets)
+        self.offsets.append(-1)
+
+        def delivered(error: Any, message: Any) -> None:
+            self.offsets[place] = -1 if error else message.offset()
+
+        self._producer.produce(TOPIC, value, partition=partition, on_delivery=delivered)
+
+    def flush(self) -> None:
+        if self._producer.flush(TIMEOUT):
+            raise TimeoutError
+
+    def commit(self) -> None:
+        self._producer.commit_transaction()
+
+    def abort(self) -> None:
+        self._producer.abort_transaction()
+
+
+class Librdkafka(Ours):
+    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+        super().__init__(bootstrap, transactional_id)
+        del self._config["max.block.ms"]
+        self._config |= {"log_level": 0, "reconnect.backoff.max.ms": 500}
+
+    def renew(self) -> None:
+        self._producer = Producer(self._config)
+        self._producer.init_transactions(TIMEOUT)
+
+
+class KafkaPython:
+    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+        self._bootstrap = bootstrap
+        self._transactional_id = transactional_id
+        self._producer: Any = None
+        self._futures: list[Any] = []
+        self.offsets: list[int] = []
+        self._consumer = KafkaConsumer(
+            bootstrap_servers=bootstrap,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=50,
+        )
+        self._consumer.assign([KafkaPythonPartition(TOPIC, p) for p in range(PARTITIONS)])
+
+    def renew(self) -> None:
+        if self._producer is not None:
+            with contextlib.suppress(Exception):
+                self._producer.close(timeout=0)
+        self._producer = KafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            transactional_id=self._transactional_id,
+            max_block_ms=int(TIMEOUT * 1000),
+        )
+        self._producer.init_transactions()
+
+    def begin(self) -> None:
+        self._futures, self.offsets = [], []
+        self._producer.begin_transaction()
+
+    def send(self, partition: int, value: str) -> None:
+        self._futures.append(self._producer.send(TOPIC, value.encode(), partition=partition))
+
+    def flush(self) -> None:
+        self.offsets = [future.get(timeout=TIMEOUT).offset for future in self._futures]
+
+    def commit(self) -> None:
+        self._producer.commit_transaction()
+
+    def abort(self) -> None:
+        self._producer.abort_transaction()
+
+    def poll(self) -> Seen:
+        found = self._consumer.poll(timeout_ms=50)
+        return [
+            (m.partition, m.offset, m.value.decode()) for batch in found.values() for m in batch
+        ]
+
+
+class AioKafka:
+    def __init__(self, bootstrap: str, transactional_id: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._bootstrap = bootstrap
+        self._transactional_id = transactional_id
+        self._producer: Any = None
+        self._sent: list[Any] = []
+        self.offsets: list[int] = []
+        self._run(self._start_reader())
+
+    def _run(self, work: Awaitable[Any]) -> Any:
+        return self._loop.run_until_complete(asyncio.wait_for(work, TIMEOUT))
+
+    async def _start_reader(self) -> None:
+        self._consumer = aiokafka.AIOKafkaConsumer(
+            bootstrap_servers=self._bootstrap,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=50,
+        )
+        await self._consumer.start()
+        partitions = [aiokafka.TopicPartition(TOPIC, p) for p in range(PARTITIONS)]
+        self._consumer.assign(partitions)
+        await self._consumer.seek_to_beginning(*partitions)
+
+    async def _start_producer(self) -> None:
+        self._producer = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap, transactional_id=self._transactional_id
+        )
+        await self._producer.start()
+
+    def renew(self) -> None:
+        if self._producer is not None:
+            with contextlib.suppress(Exception):
+                self._run(self._producer.stop())
+        self._run(self._start_producer())
+
+    def begin(self) -> None:
+        self._sent, self.offsets = [], []
+        self._run(self._producer.begin_transaction())
+
+    def send(self, partition: int, value: str) -> None:
+        sent = self._run(self._producer.send(TOPIC, value.encode(), partition=partition))
+        self._sent.append(sent)
+
+    def flush(self) -> None:
+        self.offsets = [self._run(sent).offset for sent in self._sent]
+
+    def commit(self) -> None:
+        self._run(self._producer.commit_transaction())
+
+    def abort(self) -> None:
+        self._run(self._producer.abort_transaction())
+
+    def poll(self) -> Seen:
+        found = self._run(self._consumer.getmany(timeout_ms=50))
+        return [
+            (m.partition, m.offset, m.value.decode()) for batch in found.values() for m in batch
+        ]
+
+
+CLIENTS: dict[str, Any] = {
+    "ours": Ours,
+    "confluent": Librdkafka,
+    "kafka-python": KafkaPython,
+    "aiokafka": AioKafka,
+}

@@ -1,0 +1,44 @@
+"""Four client libraries run transactions while the broker is killed; the checker finds nothing."""
+
+import json
+import random
+
+import pytest
+
+from tests.history.clients import CLIENTS, TOPIC
+from tests.history.workloads import WORKLOADS, Report, judge, run
+
+SECONDS = 12
+SECONDS_LONG = 300
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_clients_see_no_anomaly_while_the_broker_dies(tmp_path, request, workload):
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    seconds = SECONDS_LONG if request.config.getoption("--long") else SECONDS
+
+    report = run(tmp_path, workload, seed, seconds)
+
+    print(report)
+    assert report.anomalies == []
+    assert report.kills > 0
+    assert {client for client, counts in report.outcomes.items() if counts["ok"]} == set(CLIENTS)
+
+
+def test_an_account_that_does_not_add_up_is_found(tmp_path):
+    txn = {"process": "ours.0", "number": 1, "polls": [], "consumed": [], "dual": False}
+    sends = [[f"{TOPIC}/0", "ours.0/1:0=-5", -1], [f"{TOPIC}/1", "ours.0/1:1=5", -1]]
+    lines = [
+        {"type": "info", "sends": sends, **txn},
+        {"type": "final", "key": f"{TOPIC}/0", "seen": [[0, "ours.0/1:0=-5"]]},
+        {"type": "final", "key": f"{TOPIC}/1", "seen": []},
+    ]
+    path = tmp_path / "history"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    report = judge(path, Report(seed=0, workload="bank"))
+
+    assert {anomaly.kind for anomaly in report.anomalies} == {"torn", "bank"}
