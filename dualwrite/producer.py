@@ -144,6 +144,27 @@ class TwoPhaseProducer:
                 raise
         return total
 
+    def produce_encoded(self, topic: str, partition: int, encoded: bytes, count: int) -> None:
+        """Put one batch of `count` records, encoded as a batch's body without timestamp deltas.
+
+        For callers that encode columns as a whole; waits while the queue is full.
+        """
+        flows = self._flows
+        with self._lock:
+            flows.states.require("produce")
+            self.partition_count(topic)
+            flows.sender.put_encoded(
+                topic, partition, encoded, count, int(time.time() * 1000), monotonic() * 1000
+            )
+            self._run("produce_encoded", flows.send_full(), None)
+
+    def partition_count(self, topic: str) -> int:
+        """How many partitions the topic has; waits for its metadata."""
+        with self._lock:
+            if topic not in self._topics:
+                self._run("partition_count", self._flows.know_topic(topic), None)
+            return len(self._topics[topic].leaders)
+
     def send_offsets_to_transaction(
         self,
         offsets: Any,

@@ -170,6 +170,24 @@ class Sender:
                 break
         return taken
 
+    def put_encoded(
+        self,
+        topic: str,
+        partition: int,
+        encoded: bytes,
+        count: int,
+        timestamp_ms: int,
+        now_ms: float,
+    ) -> None:
+        """Add a whole batch of records that were encoded elsewhere (`BatchBuilder.fill`)."""
+        self._refuse_too_large(len(encoded))
+        queue = self._queues.get((topic, partition)) or self._open_queue(topic, partition)
+        self._seal(queue)
+        self._open_batch(queue, now_ms)
+        queue.builder.fill(encoded, count, timestamp_ms)
+        self.outstanding += count
+        self._seal(queue)
+
     def _queue_for(self, topic: str, key: bytes | None) -> PartitionQueue:
         known = self._cluster.topics[topic]
         if self._partitioner.hashes(key):

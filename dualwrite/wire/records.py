@@ -309,6 +309,15 @@ class BatchBuilder:
         self.size += length + len(size)
         return self.size
 
+    def fill(self, encoded: bytes, count: int, timestamp_ms: int) -> None:
+        """Take records that were encoded elsewhere: offset deltas from 0 on, all at one time."""
+        if self.count:
+            raise ValueError("encoded records count their offsets from the first of the batch")
+        self._move_time(timestamp_ms)
+        self._parts = [encoded]
+        self.count = count
+        self.size += len(encoded)
+
     def build(
         self,
         *,

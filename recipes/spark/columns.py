@@ -1,9 +1,13 @@
 """From Arrow record batches to Kafka records: the columns of Spark's Kafka sink, and `timestamp`."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
@@ -16,11 +20,27 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from dualwrite.config import parse_config
 from dualwrite.content import Row
 from dualwrite.errors import ConfigurationError, DualWriteError
+from dualwrite.recipes.spark.encoding import (
+    RECORD_BYTES_MAX,
+    TABLE_SIZE,
+    Ints,
+    chunks,
+    encode,
+    java_partitions,
+    lengths,
+)
+from dualwrite.recipes.spark.transactions import TaskTransaction
+from dualwrite.wire.records import HEADER_SIZE
 
-Send = Callable[[str, Iterable[Row], int], int]
 ANY_PARTITION = -1
+RECORD_OVERHEAD = 24
+"""More than the sizes and deltas of a record without headers take."""
+NULL_TOPIC = "null topic in the data: set option topic, or fill the column"
+
+Mask = npt.NDArray[np.bool_]
 
 _BYTES = (StringType, BinaryType)
 _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
@@ -58,38 +78,117 @@ def _is_headers(headers: Any) -> bool:
     )
 
 
-class RowSender:
-    """Sends record batches, all of one schema, to where their columns say."""
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """What the producer's settings say about batches."""
 
-    def __init__(self, topic: str | None, send: Send) -> None:
+    rows_max: int = 10_000
+    bytes_max: int = 1_000_000
+    hashes_as_java: bool = True
+
+    @classmethod
+    def of(cls, kafka: Mapping[str, Any]) -> "BatchLimits":
+        settings = parse_config(kafka, transactional=False)
+        return cls(
+            rows_max=min(settings.batch_messages, TABLE_SIZE - 1),
+            bytes_max=min(settings.batch_bytes, settings.message_bytes_max) - HEADER_SIZE,
+            hashes_as_java=settings.partitioner == "murmur2_random",
+        )
+
+
+class RowSender:
+    """Sends record batches, all of one schema, to where their columns say.
+
+    Columns without headers and timestamps are encoded as a whole, which is what most frames have
+    and many times faster; the rest goes row by row.
+    """
+
+    def __init__(
+        self, topic: str | None, transaction: TaskTransaction, limits: BatchLimits
+    ) -> None:
         self._topic = topic
-        self._send = send
+        self._transaction = transaction
+        self._limits = limits
 
     def send(self, batch: pa.RecordBatch) -> int:
         """Send all rows of a record batch; returns how many there were."""
         names = batch.schema.names
+        if self._limits.hashes_as_java and "headers" not in names and "timestamp" not in names:
+            keys, values = _binary(batch, "key", names), _binary(batch, "value", names)
+            sizes = lengths(keys) + lengths(values)
+            if len(sizes) == 0 or int(sizes.max()) < RECORD_BYTES_MAX:
+                return self._send_columns(batch, keys, values, sizes)
+        return self._send_rows(batch, names)
+
+    def _send_columns(
+        self, batch: pa.RecordBatch, keys: pa.Array, values: pa.Array, sizes: Ints
+    ) -> int:
+        for topic, of_topic in self._by_topic(batch):
+            partitions = self._partitions(topic, batch, keys)
+            if of_topic is not None:
+                partitions = np.where(of_topic, partitions, -1)
+            for partition in np.unique(partitions):
+                if partition >= 0:
+                    rows = np.nonzero(partitions == partition)[0]
+                    self._send_to(topic, int(partition), keys, values, sizes, rows)
+        return int(batch.num_rows)
+
+    def _send_to(
+        self, topic: str, partition: int, keys: pa.Array, values: pa.Array, sizes: Ints, rows: Ints
+    ) -> None:
+        if len(rows) < len(values):
+            keys, values, sizes = (
+                keys.take(pa.array(rows)),
+                values.take(pa.array(rows)),
+                sizes[rows],
+            )
+        whole = sizes + RECORD_OVERHEAD
+        for start, count in chunks(whole, self._limits.rows_max, self._limits.bytes_max):
+            encoded = encode(keys.slice(start, count), values.slice(start, count))
+            self._transaction.send_encoded(topic, partition, encoded, count)
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Mask | None]]:
+        """Each topic, and which rows are its own; None stands for all."""
+        if self._topic is not None:
+            yield self._topic, None
+            return
+        column = batch.column("topic")
+        for topic in pc.unique(column).to_pylist():
+            if not topic:
+                raise DualWriteError(NULL_TOPIC)
+            yield topic, pc.equal(column, topic).to_numpy(zero_copy_only=False)
+
+    def _partitions(self, topic: str, batch: pa.RecordBatch, keys: pa.Array) -> Ints:
+        """Where each row goes: its column says, or its key, or (without both) anywhere."""
+        count = self._transaction.partition_count(topic)
+        no_key = pc.is_null(keys).to_numpy(zero_copy_only=False)
+        found = java_partitions(pc.fill_null(keys, b""), count)
+        # Like a producer, rows without a key stay together until the batch is full (KIP-480).
+        found[no_key] = random.randrange(count)
+        if "partition" in batch.schema.names:
+            asked = batch.column("partition")
+            given = pc.fill_null(asked, ANY_PARTITION).to_numpy(zero_copy_only=False)
+            _check_partitions(asked)
+            found = np.where(given >= 0, given, found).astype(np.int64)
+        return found
+
+    def _send_rows(self, batch: pa.RecordBatch, names: Sequence[str]) -> int:
         rows = zip(
-            _bytes_of(batch, "key", names),
-            _bytes_of(batch, "value", names),
+            _binary(batch, "key", names).to_pylist(),
+            _binary(batch, "value", names).to_pylist(),
             _headers_of(batch, names),
             _millis_of(batch, names),
-            strict=False,
+            strict=True,
         )
         if self._topic is not None and "partition" not in names:
-            return self._send(self._topic, rows, ANY_PARTITION)
-        return sum(
-            self._send(topic, some, partition)
-            for topic, partition, some in self._grouped(batch, names, rows)
-        )
-
-    def _grouped(
-        self, batch: pa.RecordBatch, names: Sequence[str], rows: Iterable[Row]
-    ) -> Iterator[tuple[str, int, list[Row]]]:
+            return self._transaction.send(self._topic, rows, ANY_PARTITION)
         groups: dict[tuple[str, int], list[Row]] = {}
         for place, row in zip(self._places(batch, names), rows, strict=True):
             groups.setdefault(place, []).append(row)
-        for (topic, partition), some in groups.items():
-            yield topic, partition, some
+        return sum(
+            self._transaction.send(topic, some, partition)
+            for (topic, partition), some in groups.items()
+        )
 
     def _places(self, batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[str, int]]:
         topics: Iterable[str | None] = repeat(self._topic, batch.num_rows)
@@ -97,25 +196,25 @@ class RowSender:
             topics = batch.column("topic").to_pylist()
         partitions: Iterable[int | None] = repeat(None, batch.num_rows)
         if "partition" in names:
+            _check_partitions(batch.column("partition"))
             partitions = batch.column("partition").to_pylist()
         for topic, partition in zip(topics, partitions, strict=True):
             if not topic:
-                raise DualWriteError("null topic in the data: set option topic, or fill the column")
-            if partition is not None and partition < 0:
-                raise DualWriteError(f"partition {partition} in the data: it must be 0 or more")
+                raise DualWriteError(NULL_TOPIC)
             yield topic, ANY_PARTITION if partition is None else partition
 
 
-def _bytes_of(batch: pa.RecordBatch, name: str, names: Sequence[str]) -> Iterable[bytes | None]:
+def _check_partitions(column: pa.Array) -> None:
+    lowest = pc.min(column).as_py()
+    if lowest is not None and lowest < 0:
+        raise DualWriteError(f"partition {lowest} in the data: it must be 0 or more")
+
+
+def _binary(batch: pa.RecordBatch, name: str, names: Sequence[str]) -> pa.Array:
+    """A column as bytes, whatever kind of text or bytes it is; null where there is none."""
     if name not in names:
-        return repeat(None, batch.num_rows)
-    column = batch.column(name)
-    if pa.types.is_string(column.type):
-        column = column.cast(pa.binary())
-    elif pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    found: list[bytes | None] = column.to_pylist()
-    return found
+        return pa.nulls(batch.num_rows, pa.binary())
+    return batch.column(name).cast(pa.binary())
 
 
 def _headers_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterable[Any]:

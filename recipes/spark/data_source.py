@@ -149,7 +149,7 @@ class BatchWriter(DataSourceArrowWriter):
 def _write(
     engine: Engine, attempt: Attempt, place: task.Place, batches: Iterator[pa.RecordBatch]
 ) -> TaskReport:
-    return task.write(batches, place, attempt, engine.options.topic, engine.transactions())
+    return task.write(batches, place, attempt, engine.options, engine.transactions())
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskReport]:

@@ -122,7 +122,7 @@ class KafkaSink:
                 batches,
                 task.place_in_stream(),
                 attempt,
-                engine.options.topic,
+                engine.options,
                 engine.transactions(),
             )
             yield pa.record_batch([pa.array([pickle.dumps(report)], pa.binary())], names=["report"])

@@ -87,6 +87,12 @@ class LeftOpenByTask:
     def send(self, topic: str, rows: Iterable[Row], partition: int) -> int:
         return self._producer.produce_batch(topic, rows, partition)
 
+    def send_encoded(self, topic: str, partition: int, encoded: bytes, count: int) -> None:
+        self._producer.produce_encoded(topic, partition, encoded, count)
+
+    def partition_count(self, topic: str) -> int:
+        return self._producer.partition_count(topic)
+
     def prepare(self) -> Participant | None:
         state = self._producer.flush_transaction()
         self._is_prepared = state.has_transaction

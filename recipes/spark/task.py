@@ -8,8 +8,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.recipes.spark.columns import RowSender
+from dualwrite.recipes.spark.columns import BatchLimits, RowSender
 from dualwrite.recipes.spark.coordinator import Attempt
+from dualwrite.recipes.spark.options import SinkOptions
 from dualwrite.recipes.spark.reports import TaskReport
 from dualwrite.recipes.spark.transactions import TaskTransaction, Transactions
 
@@ -60,7 +61,7 @@ def write(
     batches: Iterator[pa.RecordBatch],
     place: Place,
     attempt: Attempt,
-    topic: str | None,
+    options: SinkOptions,
     transactions: Transactions,
 ) -> TaskReport:
     """Write everything and prepare, or read and drop it if the batch is decided already.
@@ -84,7 +85,8 @@ def write(
             if transaction is None:
                 # Not before the first row: an empty transaction must not be prepared.
                 transaction = transactions.begin(place.partition, place.attempt_number)
-                sender = RowSender(topic, transaction.send)
+                limits = BatchLimits.of(options.kafka)
+                sender = RowSender(options.topic, transaction, limits)
             rows += sender.send(batch)
         if transaction is None:
             return report

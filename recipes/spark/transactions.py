@@ -25,6 +25,12 @@ class TaskTransaction(Protocol):
 
     def send(self, topic: str, rows: Iterable[Row], partition: int) -> int: ...
 
+    def send_encoded(self, topic: str, partition: int, encoded: bytes, count: int) -> None:
+        """Send one batch whose records are encoded already."""
+        ...
+
+    def partition_count(self, topic: str) -> int: ...
+
     def prepare(self) -> Participant | None:
         """Make every record durable and leave the outcome to the coordinator; None if empty."""
         ...
@@ -133,6 +139,12 @@ class PreparedByTask:
 
     def send(self, topic: str, rows: Iterable[Row], partition: int) -> int:
         return self._producer.produce_batch(topic, rows, partition)
+
+    def send_encoded(self, topic: str, partition: int, encoded: bytes, count: int) -> None:
+        self._producer.produce_encoded(topic, partition, encoded, count)
+
+    def partition_count(self, topic: str) -> int:
+        return self._producer.partition_count(topic)
 
     def prepare(self) -> Participant | None:
         state = self._producer.prepare_transaction()

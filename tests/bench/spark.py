@@ -56,10 +56,10 @@ def by_hand(servers: str, topic: str) -> Any:
     return write
 
 
-def by_sink(engine: Engine, attempt: Attempt, turn: int, topic: str) -> Any:
+def by_sink(engine: Engine, attempt: Attempt, turn: int) -> Any:
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         place = task.place_in_job("job:bench", turn)
-        report = task.write(batches, place, attempt, topic, engine.transactions())
+        report = task.write(batches, place, attempt, engine.options, engine.transactions())
         yield answer(pickle.dumps(report), report.millis / 1000)
 
     return write
@@ -77,13 +77,14 @@ def run(frame: Any, function: Any) -> tuple[Any, float]:
 
 
 def bench_sink(frame: Any, servers: str, rows: int) -> dict[str, Any]:
-    engine = Engine(SinkOptions(sink="bench", kafka={"bootstrap.servers": servers}), "bench")
+    kafka = {"bootstrap.servers": servers}
+    engine = Engine(SinkOptions(sink="bench", kafka=kafka, topic="sink"), "bench")
     ours, theirs, ends = [], [], []
     for turn in range(ROUNDS + 1):
         with engine.decisions() as decisions:
             coordinator = engine.coordinator(decisions)
             attempt = coordinator.open()
-            report, seconds = run(frame, by_sink(engine, attempt, turn, "sink"))
+            report, seconds = run(frame, by_sink(engine, attempt, turn))
             began = time.perf_counter()
             coordinator.commit([pickle.loads(report)], turn)
             ended = time.perf_counter() - began

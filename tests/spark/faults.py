@@ -106,14 +106,12 @@ class FaultyTask:
     def __getattr__(self, name):
         return getattr(self._real, name)
 
-    def send(self, topic, rows, partition):
-        count = self._real.send(topic, rows, partition)
-        if not (Path(os.environ[FOLDER]) / "mid_write").exists():
-            return count
-        # The fault must find the transaction open at the broker.
-        self._real._producer.flush()
-        at("mid_write")
-        return count
+    def send_encoded(self, topic, partition, encoded, count):
+        self._real.send_encoded(topic, partition, encoded, count)
+        if (Path(os.environ[FOLDER]) / "mid_write").exists():
+            # The fault must find the transaction open at the broker.
+            self._real._producer.flush()
+            at("mid_write")
 
     def prepare(self):
         at("before_prepare")

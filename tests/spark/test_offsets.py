@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualwrite.errors import ConfigurationError
@@ -28,11 +28,13 @@ spans = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(partitions, st.integers(0, 2**62), min_size=1))
 def test_offsets_survive_the_checkpoint(offsets):
     assert from_json(to_json(offsets)) == offsets
 
 
+@settings(deadline=None)
 @given(spans, st.integers(1, 30_000))
 def test_a_limited_batch_moves_every_partition_with_data_and_not_past_its_end(found, rows_max):
     start = {p: begin for p, (begin, _) in found.items()}
@@ -47,6 +49,7 @@ def test_a_limited_batch_moves_every_partition_with_data_and_not_past_its_end(fo
     assert taken <= rows_max + len(found)
 
 
+@settings(deadline=None)
 @given(spans, st.integers(0, 50))
 def test_split_ranges_cover_the_same_offsets_in_order(found, parts_min):
     whole = ranges(

@@ -19,8 +19,9 @@ from pyspark.sql.types import (
 )
 
 from dualwrite.errors import ConfigurationError, DualWriteError
+from dualwrite.partitioner import murmur2
 from dualwrite.recipes.spark import KafkaSink
-from dualwrite.recipes.spark.columns import RowSender, check_schema
+from dualwrite.recipes.spark.columns import BatchLimits, RowSender, check_schema
 from dualwrite.recipes.spark.data_source import DualWriteSource, make_source
 from dualwrite.recipes.spark.homes import open_log
 from dualwrite.recipes.spark.java import write_shim
@@ -130,13 +131,24 @@ def test_all_columns_are_accepted():
 
 
 class Sent:
-    def __init__(self):
-        self.records = []
+    """A transaction that keeps what it is given; encoded batches as their places and counts."""
 
-    def __call__(self, topic, rows, partition):
+    def __init__(self):
+        self.records, self.encoded = [], []
+
+    def send(self, topic, rows, partition):
         found = [(topic, partition, *row) for row in rows]
         self.records += found
         return len(found)
+
+    def send_encoded(self, topic, partition, encoded, count):
+        self.encoded.append((topic, partition, count))
+
+    def partition_count(self, topic):
+        return 4
+
+
+LIMITS = BatchLimits()
 
 
 def test_rows_go_where_their_columns_say():
@@ -158,13 +170,13 @@ def test_rows_go_where_their_columns_say():
     )  # fmt: skip
     sent = Sent()
 
-    assert RowSender(None, sent).send(batch) == 2
+    assert RowSender(None, sent, LIMITS).send(batch) == 2
     assert sent.records == [
         ("a", 2, b"k", b"1", [("h", b"x")], int(stamp.timestamp() * 1000)),
         ("b", -1, None, None, None, 0),
     ]
     sent.records.clear()
-    RowSender("fixed", sent).send(batch)
+    RowSender("fixed", sent, LIMITS).send(batch)
     assert [(r[0], r[1]) for r in sent.records] == [("fixed", 2), ("fixed", -1)]
 
 
@@ -185,7 +197,45 @@ def test_bad_rows_fail_the_task(row, said):
     batch = pa.RecordBatch.from_pylist([{"value": b"v", **row}], schema=schema)
 
     with pytest.raises(DualWriteError, match=said):
-        RowSender(None, Sent()).send(batch)
+        RowSender(None, Sent(), LIMITS).send(batch)
+
+
+def test_columns_are_grouped_by_topic_and_partition_and_cut_into_batches():
+    rows = [
+        {"key": f"k{n}", "value": b"x" * 100, "topic": "ab"[n % 2], "partition": n % 3 or None}
+        for n in range(60)
+    ]
+    schema = pa.schema(
+        [("key", pa.string()), ("value", pa.binary()), ("topic", pa.string()),
+         ("partition", pa.int32())]
+    )  # fmt: skip
+    batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+    sent = Sent()
+
+    assert RowSender(None, sent, BatchLimits(rows_max=7)).send(batch) == 60
+
+    assert sent.records == []
+    assert sum(count for _, _, count in sent.encoded) == 60
+    assert max(count for _, _, count in sent.encoded) <= 7
+    expected = {(r["topic"], r["partition"]) for r in rows if r["partition"]}
+    expected |= {
+        (r["topic"], murmur2(r["key"].encode()) % 4) for r in rows if r["partition"] is None
+    }
+    assert {(topic, partition) for topic, partition, _ in sent.encoded} == expected
+
+
+def test_large_rows_and_other_partitioners_go_row_by_row():
+    large = pa.RecordBatch.from_pylist([{"value": b"x" * 40_000}, {"value": b"y"}])
+    small = large.slice(1)
+    sent = Sent()
+
+    RowSender("t", sent, LIMITS).send(large)
+    RowSender("t", sent, BatchLimits.of(
+        {"bootstrap.servers": "localhost", "partitioner": "random"}
+    )).send(small)  # fmt: skip
+    assert [len(r[3]) for r in sent.records] == [40_000, 1, 1]
+    RowSender("t", sent, LIMITS).send(small)
+    assert len(sent.encoded) == 1
 
 
 def test_ids_of_one_sink_are_not_contained_in_anothers():
