@@ -53,7 +53,6 @@ from dualwrite.broker.topics import (
     Topics,
     created,
 )
-from dualwrite.broker.transaction_limits import TransactionLimits
 from dualwrite.broker.transactions.coordinator import (
     Availability,
     Coordinator,
@@ -103,11 +102,12 @@ class Node:
                 max_timeout_ms=settings["transaction.max.timeout.ms"],
                 id_expiration_ms=settings["transactional.id.expiration.ms"],
                 epoch_max=settings["producer.epoch.max"],
+                ids_per_owner_max=settings["max.transactional.ids.per.principal"],
+                two_phase_per_owner_max=settings["max.open.two.phase.transactions.per.principal"],
             ),
             self.cluster.producer_ids,
             self._availability,
         )
-        self.transaction_limits = TransactionLimits(settings, self.transactions)
         self.groups = GroupCoordinator(settings, self.topics)
         self.storage: Storage
         self._disk: Disk

@@ -40,10 +40,6 @@ def init_producer_id(node: "Node", call: "Call[InitProducerIdRequest]") -> InitP
         error = node.transaction_error(transactional_id)
     if error:
         return _failed(error, call.version)
-    if transactional_id and not node.transaction_limits.allows(
-        call.principal, transactional_id, enable_2pc=request.enable_2pc
-    ):
-        return _failed(ErrorCode.POLICY_VIOLATION, call.version)
     overrules = not request.keep_prepared_txn and node.transactions.would_overrule(
         transactional_id or ""
     )
@@ -53,6 +49,7 @@ def init_producer_id(node: "Node", call: "Call[InitProducerIdRequest]") -> InitP
         expected=Pair(request.producer_id, request.producer_epoch),
         enable_2pc=request.enable_2pc,
         keep_prepared=request.keep_prepared_txn,
+        owner=call.principal,
         now=call.now,
     )
     node.execute(decision, call.now)
@@ -66,8 +63,6 @@ def init_producer_id(node: "Node", call: "Call[InitProducerIdRequest]") -> InitP
         )
     if decision.error:
         return _failed(decision.error, call.version)
-    if transactional_id:
-        node.transaction_limits.own(call.principal, transactional_id)
     return InitProducerIdResponse(
         producer_id=decision.producer.producer_id,
         producer_epoch=decision.producer.producer_epoch,

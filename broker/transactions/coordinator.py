@@ -15,6 +15,7 @@ from dualwrite.broker.clock import Now
 from dualwrite.broker.transactions import transitions
 from dualwrite.broker.transactions.decision import DONE, Decision, Marker, refuse
 from dualwrite.broker.transactions.listing import Listing, select
+from dualwrite.broker.transactions.owners import Owners
 from dualwrite.broker.transactions.producer_ids import ProducerIdSource
 from dualwrite.broker.transactions.records import tombstone
 from dualwrite.broker.transactions.state import (
@@ -55,6 +56,8 @@ class CoordinatorSettings:
     max_timeout_ms: int = 900_000
     id_expiration_ms: int = 604_800_000
     epoch_max: int = EPOCH_MAX
+    ids_per_owner_max: int = 2**31 - 1
+    two_phase_per_owner_max: int = 2**31 - 1
 
 
 class Coordinator:
@@ -74,6 +77,7 @@ class Coordinator:
         self._decided: dict[str, None] = {}  # in order: those that wait for a partition
         self._timeouts = Timers()
         self._expiries = Timers()
+        self._owners = Owners()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -142,6 +146,7 @@ class Coordinator:
         expected: Pair = NO_PAIR,
         enable_2pc: bool = False,
         keep_prepared: bool = False,
+        owner: str = "",
         now: Now,
     ) -> Decision:
         """A pair for a starting producer; aborts what is ongoing unless it is to be kept.
@@ -162,7 +167,9 @@ class Coordinator:
         effective_ms = TWO_PHASE_TIMEOUT_MS if enable_2pc else timeout_ms
         before = self._by_id.get(transactional_id)
         if before is None:
-            return self._initialise(None, transactional_id, expected, effective_ms, now)
+            if owner and self._owners.ids(owner) >= self.settings.ids_per_owner_max:
+                return refuse(ErrorCode.POLICY_VIOLATION)
+            return self._initialise(None, transactional_id, expected, effective_ms, now, owner)
         if before.state in PREPARED_STATES:
             return refuse(ErrorCode.CONCURRENT_TRANSACTIONS)
         if expected not in (NO_PAIR, before.client_pair):
@@ -173,7 +180,7 @@ class Coordinator:
             )
             return self._pair_of(before) if is_retry else refuse(ErrorCode.PRODUCER_FENCED)
         if before.state is not TxnState.ONGOING:
-            return self._initialise(before, transactional_id, expected, effective_ms, now)
+            return self._initialise(before, transactional_id, expected, effective_ms, now, owner)
         if keep_prepared:
             return self._keep(before, expected, enable_2pc, now)
         return self._overrule(before, expected, effective_ms, now)
@@ -202,16 +209,21 @@ class Coordinator:
         expected: Pair,
         timeout_ms: int,
         now: Now,
+        owner: str = "",
         earlier: Decision = DONE,
     ) -> Decision:
         """A new pair after the records of `earlier`, which has ended what was ongoing."""
         after = self._fresh() if before is None else self._bump(before.pair)
         if after is None:
             return refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        record = transitions.initialise(before, transactional_id, after, timeout_ms, expected, now)
+        record = transitions.initialise(
+            before, transactional_id, after, timeout_ms, expected, now, owner
+        )
         return self._pair_of(record, (*earlier.records, record), earlier.markers)
 
     def _keep(self, before: Transaction, expected: Pair, enable_2pc: bool, now: Now) -> Decision:
+        if enable_2pc and not before.is_two_phase and self._has_too_many_open(before.owner):
+            return refuse(ErrorCode.POLICY_VIOLATION)
         after = self._bump(before.client_pair)
         if after is None:
             return refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -226,7 +238,7 @@ class Coordinator:
         if ended.error is not ErrorCode.NONE:
             return ended
         return self._initialise(
-            ended.records[-1], before.transactional_id, expected, timeout_ms, now, ended
+            ended.records[-1], before.transactional_id, expected, timeout_ms, now, earlier=ended
         )
 
     def _pair_of(
@@ -274,8 +286,12 @@ class Coordinator:
         if error is not ErrorCode.NONE:
             return refuse(error)
         wanted = frozenset(partitions)
-        if before.state is TxnState.ONGOING and wanted <= before.partitions:
-            return DONE
+        if before.state is TxnState.ONGOING:
+            if wanted <= before.partitions:
+                return DONE
+        elif before.is_two_phase and self._has_too_many_open(before.owner):
+            # Aborting gets the client going again, and the limit is there no more when others end.
+            return refuse(ErrorCode.TRANSACTION_ABORTABLE)
         record = transitions.begin(before, wanted, transaction_version=2 if tv2 else 0, now=now)
         return Decision(records=(record,))
 
@@ -313,6 +329,10 @@ class Coordinator:
         if not outside:
             return DONE
         return Decision(partition_errors=dict.fromkeys(outside, ErrorCode.TRANSACTION_ABORTABLE))
+
+    def _has_too_many_open(self, owner: str) -> bool:
+        limit = self.settings.two_phase_per_owner_max
+        return bool(owner) and self._owners.open_two_phase(owner) >= limit
 
     @staticmethod
     def _check_writer(known: Transaction, producer: Pair) -> ErrorCode:
@@ -488,6 +508,7 @@ class Coordinator:
         transactional_id = record.transactional_id
         before = self._by_id.get(transactional_id)
         check_transition(before, record)
+        self._owners.moved(before, record)
         if before is not None and before.producer_id in self._open:
             del self._open[before.producer_id]
         if record.state is TxnState.DEAD:

@@ -69,6 +69,7 @@ class _Value:
     last_finished_producer_epoch: int = int16("1+", default=-1, tag=10004)
     last_outcome: int = int8("1+", default=0, tag=10005)
     last_cause: int = int8("1+", default=0, tag=10006)
+    owner: str = string("1+", tag=10007)
 
 
 _SAME_NAME: Final = (
@@ -86,6 +87,7 @@ _SAME_NAME: Final = (
     "start_steady_ms",
     "last_finished_producer_id",
     "last_finished_producer_epoch",
+    "owner",
 )
 
 
@@ -124,6 +126,7 @@ _TAGS: Final = (
 )
 _OUTCOME_HEAD: Final = _tag(10005, 1)
 _CAUSE_HEAD: Final = _tag(10006, 1)
+_OWNER: Final = 10007
 
 
 def encode_key(transactional_id: str) -> bytes:
@@ -150,6 +153,8 @@ def encode_value(transaction: Transaction) -> bytes | None:
         tags.append(_OUTCOME_HEAD + bytes((_OUTCOMES.index(transaction.last_outcome),)))
     if transaction.last_cause:
         tags.append(_CAUSE_HEAD + bytes((_CAUSES.index(transaction.last_cause),)))
+    if transaction.owner:
+        tags.append(_owner_tag(transaction.owner))
     parts = [
         _HEAD.pack(
             _NEWEST,
@@ -167,6 +172,13 @@ def encode_value(transaction: Transaction) -> bytes | None:
     parts.append(SHORT_UVARINTS[len(tags)])
     parts += tags
     return b"".join(parts)
+
+
+@lru_cache(maxsize=1_024)
+def _owner_tag(owner: str) -> bytes:
+    name = owner.encode()
+    value = write_uvarint(len(name) + 1) + name
+    return _tag(_OWNER, len(value)) + value
 
 
 @lru_cache(maxsize=1_024)  # PrepareX and most later transactions of an id have the same ones

@@ -122,7 +122,7 @@ class Transaction:
     knows nothing of kept transactions can still finish one. `start_ms` and `update_ms` are wall time for
     people; their steady twins drive timeouts and expiry. `last_finished_*` outlives InitProducerId: an
     owner that comes back learns how its prepared transaction ended while it was away. A `DEAD` one is a
-    tombstone.
+    tombstone. `owner` is the principal that made the id; limits count for it.
     """
 
     transactional_id: str
@@ -144,6 +144,7 @@ class Transaction:
     last_finished_producer_epoch: int = -1
     last_outcome: Outcome = Outcome.NONE
     last_cause: Cause = Cause.NONE
+    owner: str = ""
 
     @property
     def pair(self) -> Pair:

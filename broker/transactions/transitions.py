@@ -43,6 +43,7 @@ def initialise(
     timeout_ms: int,
     expected: Pair,
     now: Now,
+    owner: str = "",
 ) -> Transaction:
     """InitProducerId with nothing ongoing: a new pair, ready for a first transaction.
 
@@ -58,6 +59,7 @@ def initialise(
         update_ms=now.wall_ms,
         update_steady_ms=now.steady_ms,
         previous_producer_id=after.producer_id,
+        owner=before.owner if before is not None and before.owner else owner,
     )
     if before is None:
         return fresh

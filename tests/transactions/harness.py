@@ -67,7 +67,9 @@ class Bench:
         for key, value in self.log:
             self.coordinator.replay(decode_record(key, value))
 
-    def init(self, expected=NO_PAIR, *, timeout_ms=60_000, two_phase=False, keep=False, id=ID):
+    def init(
+        self, expected=NO_PAIR, *, timeout_ms=60_000, two_phase=False, keep=False, id=ID, owner=""
+    ):
         return self.execute(
             self.coordinator.init_producer_id(
                 id,
@@ -75,6 +77,7 @@ class Bench:
                 expected=expected,
                 enable_2pc=two_phase,
                 keep_prepared=keep,
+                owner=owner,
                 now=self.now,
             )
         )
