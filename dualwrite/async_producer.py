@@ -136,13 +136,17 @@ class AsyncTwoPhaseProducer:
             await self._run("poll", self._flows.pump(until_ms), None)
         return self._serve_callbacks()
 
-    async def close(self, timeout: float | None = None) -> None:
-        """Abort an open transaction and close the connections. A prepared one is left as it is."""
+    async def close(self, timeout: float | None = None, *, leave_open: bool = False) -> None:
+        """Abort an open transaction and close the connections. A prepared one is left as it is.
+
+        `leave_open` aborts nothing: somebody else ends the transaction by its pair.
+        """
         states = self._flows.states
         if states.state is State.CLOSED:
             return
         try:
-            if states.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            is_open = states.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
+            if is_open and not leave_open:
                 limit_ms = _CLOSE_MS if timeout is None else timeout * 1000
                 await self._driver.run(self._flows.abort(), limit_ms, "close")
         except DualWriteError as error:

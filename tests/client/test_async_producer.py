@@ -177,3 +177,19 @@ def test_close_aborts_what_is_open(run, config, servers, name):
             return (await admin.describe_transactions([name]))[name].state
 
     assert run(main()) == "CompleteAbort"
+
+
+def test_close_can_leave_a_transaction_to_others(run, config, servers, name):
+    """Without two-phase commit an open transaction may be decided too; its pair ends it."""
+
+    async def main():
+        producer = await start(config)
+        await producer.begin_transaction()
+        await producer.produce(name, b"1")
+        pair = await producer.flush_transaction()
+        await producer.close(0, leave_open=True)
+        async with AsyncTransactionAdmin({"bootstrap.servers": servers}) as admin:
+            await admin.end_txn(name, pair.producer_id, pair.epoch, commit=True)
+
+    run(main())
+    assert values(name, servers) == [b"1"]
