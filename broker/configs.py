@@ -177,8 +177,8 @@ def changed(
             result[key] = value
         elif change in (Change.APPEND, Change.SUBTRACT) and setting.kind == "list":
             before = setting.parse(result.get(key, text_of(setting.default))) or []
-            given = setting.parse(value) if change == Change.APPEND else (value or "").split(",")
-            result[key] = _merged(before, given or [], appends=change == Change.APPEND)
+            given = [part.strip() for part in (value or "").split(",")]
+            result[key] = _merged(before, given, appends=change == Change.APPEND)
         else:
             raise Refused(ErrorCode.INVALID_CONFIG, f"{key}: change {change} needs a list")
     return result

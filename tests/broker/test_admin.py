@@ -105,6 +105,8 @@ def test_settings_that_make_no_sense_are_refused(driver):
     assert change(driver, "retention.ms", "soon") == ErrorCode.INVALID_CONFIG
     assert change(driver, "retention.ms", None) == ErrorCode.INVALID_CONFIG
     assert change(driver, "retention.ms", "1", APPEND) == ErrorCode.INVALID_CONFIG
+    assert change(driver, "cleanup.policy", "shred", APPEND) == ErrorCode.INVALID_CONFIG
+    assert change(driver, "cleanup.policy", "delete", SUBTRACT) == ErrorCode.INVALID_CONFIG
     assert change(driver, "x", "1", name="nobody") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert change(driver, "x", "1", kind=9) == ErrorCode.INVALID_REQUEST
     assert change(driver, "node.id", "5", kind=BROKER, name="1") == ErrorCode.INVALID_REQUEST
