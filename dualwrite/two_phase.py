@@ -144,7 +144,8 @@ def close_producer(slot: Slot) -> Steps[None]:
     if producer is None:
         return
     try:
-        yield from call(producer.close, 0)
+        # Nothing is aborted here: it may be decided, and only recovery knows.
+        yield from call(producer.close, 0, leave_open=True)
     except Exception as error:
         # It is thrown away, and recovery asks the broker.
         logger.debug("closing a producer failed", exc_info=error)

@@ -1,0 +1,226 @@
+"""Brokers without KIP-939: transactions are resumed by their pair, with a copy behind them."""
+
+import asyncio
+import logging
+import time
+
+import pytest
+from sqlalchemy import text
+
+from dualwrite import ConfigurationError, RetryableError, TransactionAdmin, TwoPhaseProducer
+from dualwrite.broker import Broker
+from dualwrite.failures import UnsupportedByBroker
+from dualwrite.kept_messages import encode
+from dualwrite.transaction import Message
+from tests.dualwrite.crashed import FOREIGN_OWNER
+from tests.dualwrite.waiting import wait_until
+from tests.dualwrite.world import World, read_committed
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["transactions-v1", "transactions-v2"])
+def broker(request):
+    """A broker that refuses two-phase commit, and one on which it is not used."""
+    settings = {
+        "transaction.version": request.param,
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms": 100,
+    }
+    with Broker(settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def world(broker, tmp_path):
+    made = World(broker.bootstrap_servers, f"sqlite:///{tmp_path / 'orders.db'}")
+    yield made
+    made.close()
+
+
+class CrashedInResume:
+    """An instance that died in resume mode, made with the bare parts."""
+
+    def __init__(self, world, timeout_ms=60_000):
+        self.world = world
+        self.slot = f"{world.app}-0"
+        self.claim = world.store.claim(self.slot, owner=FOREIGN_OWNER)
+        self.kafka_id = f"{self.slot}.{self.claim.fence}"
+        self.producer = TwoPhaseProducer(
+            {
+                "bootstrap.servers": world.bootstrap,
+                "transactional.id": self.kafka_id,
+                "transaction.timeout.ms": timeout_ms,
+            }
+        )
+        self.producer.init_transactions()
+
+    def produce(self, number):
+        self.number = number
+        self.producer.begin_transaction()
+        self.producer.produce(self.world.topic, key=str(number), value=b"x")
+        self.state = self.producer.flush_transaction()
+        return self
+
+    def decide(self):
+        store, message = (
+            self.world.store,
+            Message(self.world.topic, b"x", str(self.number).encode(), -1, None, 0, ()),
+        )
+        local = store.begin()
+        session = local.resource("session")
+        session.execute(text(f"INSERT INTO {self.world.orders} VALUES ({self.number}, 'x')"))
+        store.keep_messages(local.handle, self.slot, self.state, [encode(message)])
+        store.remember(local.handle, self.slot, self.state, self.claim.fence)
+        local.commit()
+        return self
+
+    def die(self):
+        self.producer.close(leave_open=True)
+        return self
+
+    def is_open(self):
+        with TransactionAdmin({"bootstrap.servers": self.world.bootstrap}) as admin:
+            found = admin.describe_transactions([self.kafka_id])[self.kafka_id]
+        return found.state == "Ongoing"
+
+
+def resuming(world, **options):
+    return world.writer(mode="resume", slots=1, **options)
+
+
+def test_mode_is_found_by_asking_the_broker(world, broker, caplog):
+    is_offered = broker.node.settings["transaction.version"] == 2
+    with world.writer() as dw:
+        assert dw.mode == ("2pc" if is_offered else "resume")
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+
+    assert ("event=resume_mode" in caplog.text) == (not is_offered)
+    world.assert_agree([1])
+
+
+def test_two_phase_commit_can_be_demanded(world, broker):
+    if broker.node.settings["transaction.version"] == 2:
+        pytest.skip("this broker can do it")
+    with pytest.raises(UnsupportedByBroker):
+        world.writer(mode="2pc").open()
+
+
+def test_writes_in_a_row_agree_and_leave_no_copy(world):
+    with resuming(world) as dw:
+        assert dw.mode == "resume"
+        for number in range(5):
+            with dw.transaction() as tx:
+                world.order(tx, number)
+            assert tx.outcome.kafka == "committed"
+        with pytest.raises(ZeroDivisionError), dw.transaction() as tx:
+            world.order(tx, 99)
+            raise ZeroDivisionError
+        states = {row.state for row in world.store.rows(world.app)}
+        assert len(states) == 1
+        assert world.store.kept_messages(f"{world.app}-0", states.pop()) == []
+
+    world.assert_agree(range(5))
+
+
+def test_pairs_of_transactions_differ(world):
+    """T5: without Transactions V2 the epoch does not move at commit, unless it is made to."""
+    with resuming(world) as dw:
+        seen = []
+        for number in range(3):
+            with dw.transaction() as tx:
+                world.order(tx, number)
+            seen.append(tx.outcome.txn)
+
+    assert len(set(seen)) == 3
+
+
+def test_decided_transaction_is_committed_by_its_pair(world):
+    CrashedInResume(world).produce(1).decide().die()
+
+    with resuming(world):
+        world.assert_agree([1])
+
+
+def test_undecided_transaction_is_aborted_by_its_pair(world):
+    crashed = CrashedInResume(world).produce(1).die()
+
+    with resuming(world) as dw:
+        assert not crashed.is_open()
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+
+    world.assert_agree([2])
+
+
+def test_decided_transaction_that_timed_out_is_sent_again_once(world, caplog):
+    crashed = CrashedInResume(world, timeout_ms=200).produce(1).decide().die()
+    wait_until(lambda: not crashed.is_open())
+    assert world.records() == []
+
+    with resuming(world) as dw:
+        world.assert_agree([1])
+        assert "event=sent_again" in caplog.text
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+    with resuming(world):
+        world.assert_agree([1, 2])
+
+
+def test_decided_transaction_whose_end_was_acknowledged_is_not_sent_again(world):
+    """The crash came between Kafka's answer and the removal of the copy."""
+    crashed = CrashedInResume(world).produce(1).decide()
+    crashed.producer.commit_transaction()
+    crashed.die()
+
+    with resuming(world):
+        world.assert_agree([1])
+
+
+def test_doubt_is_an_alarm_and_never_a_resend(world, caplog):
+    """Somebody took the id over: nothing proves what became of the transaction."""
+    crashed = CrashedInResume(world).produce(1).decide().die()
+    foreign = TwoPhaseProducer(
+        {"bootstrap.servers": world.bootstrap, "transactional.id": crashed.kafka_id}
+    )
+    foreign.init_transactions()
+    foreign.close()
+
+    with caplog.at_level(logging.ERROR), resuming(world):
+        assert world.records() == []
+
+    assert "event=decided_but_not_proven" in caplog.text
+
+
+def test_too_little_time_before_commit_undoes_both(world):
+    def on_step(name):
+        if name == "prepared":
+            begun = time.monotonic()
+            wait_until(lambda: time.monotonic() > begun + 0.3)
+
+    with resuming(world, config={"transaction.timeout.ms": 400}, on_step=on_step) as dw:
+        with pytest.raises(RetryableError), dw.transaction() as tx:
+            world.order(tx, 1)
+
+    assert world.rows() == []
+    assert read_committed(world.bootstrap, world.topic) == []
+
+
+def test_consumed_offsets_are_refused(world):
+    with resuming(world) as dw:
+        with pytest.raises(ConfigurationError), dw.transaction() as tx:
+            tx.send_offsets({("t", 0): 1}, "group")
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+
+    world.assert_agree([1])
+
+
+def test_async_writer_resumes_too(world):
+    CrashedInResume(world).produce(1).decide().die()
+
+    async def main():
+        async with world.async_writer(mode="resume", slots=1) as dw:
+            async with dw.transaction() as tx:
+                await world.async_order(tx, 2)
+
+    asyncio.run(main())
+    world.assert_agree([1, 2])
