@@ -41,6 +41,10 @@ PURE = [
     "dualwrite/partitioner.py",
     "dualwrite/prepared.py",
     "dualwrite/slot_ids.py",
+    "recipes/spark/ledger.py",
+    "recipes/spark/names.py",
+    "recipes/spark/offsets.py",
+    "recipes/spark/reports.py",
 ]
 IMPURE_MODULES = {
     "asyncio", "os", "random", "secrets", "select", "socket", "ssl", "subprocess", "threading", "time",

@@ -80,7 +80,7 @@ class KafkaSink:
                     # The plan must run all the same, or Spark's state stores miss this batch.
                     frame.write.format("noop").mode("overwrite").save()
                     return
-                batch = _Batch(coordinator, decisions, attempt, work, batch_id)
+                batch = Batch(coordinator, decisions, attempt, work, batch_id)
                 with batch.given_up_on_error():
                     self._write(frame, batch, also, checkpoint)
 
@@ -97,9 +97,7 @@ class KafkaSink:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _write(
-        self, frame: DataFrame, batch: "_Batch", also: Also | None, checkpoint: bool
-    ) -> None:
+    def _write(self, frame: DataFrame, batch: "Batch", also: Also | None, checkpoint: bool) -> None:
         if also is None:
             joined = join(self._prepare(frame, batch.attempt), batch.number)
             batch.decide(joined)
@@ -131,7 +129,7 @@ class KafkaSink:
         return [pickle.loads(row.report) for row in rows]
 
 
-class _Batch:
+class Batch:
     """One attempt at one micro-batch, from its reports to its end."""
 
     def __init__(

