@@ -7,8 +7,20 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-REFUSED: Final = 1
-USAGE: Final = 2
+from dualwrite.cli.connecting import REFUSED, USAGE, AsJson, CommandConfig, read_properties
+
+__all__ = [
+    "LOCAL",
+    "AsJson",
+    "BootstrapServers",
+    "CommandConfig",
+    "ask",
+    "check",
+    "client_config",
+    "misused",
+    "refused",
+    "show",
+]
 
 BootstrapServers = Annotated[
     str,
@@ -16,27 +28,12 @@ BootstrapServers = Annotated[
         help="Where the cluster is.", metavar="HOST:PORT,…", envvar="DUALWRITE_BOOTSTRAP_SERVERS"
     ),
 ]
-CommandConfig = Annotated[
-    Path | None,
-    typer.Option(help="File of key=value lines for the client (librdkafka's keys).", exists=True),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
 LOCAL: Final = "127.0.0.1:9092"
 
 
 def client_config(bootstrap_servers: str, command_config: Path | None) -> dict[str, str]:
     """The configuration of a client: the file's lines, and where the cluster is."""
-    config: dict[str, str] = {}
-    if command_config is not None:
-        for number, line in enumerate(command_config.read_text().splitlines(), 1):
-            text = line.strip()
-            if not text or text.startswith("#"):
-                continue
-            key, sign, value = text.partition("=")
-            if not sign:
-                misused(f"{command_config}:{number}: not key=value")
-            config[key.strip()] = value.strip()
+    config = {} if command_config is None else read_properties(command_config)
     return config | {"bootstrap.servers": bootstrap_servers}
 
 

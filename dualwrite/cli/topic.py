@@ -124,7 +124,7 @@ def delete(
     show([{"topic": name, "done": "deleted"}], ("topic", "done"), json)
 
 
-def _admin(config: dict[str, str]) -> "AdminClient":
+def _admin(config: dict[str, Any]) -> "AdminClient":
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
