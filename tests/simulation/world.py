@@ -162,10 +162,16 @@ class World:
         self._events: list[tuple[int, int, Any]] = []
         self._number = 0
         self._disk = MemoryDisk(seed=seed)
+        # In every other history the coordinators' logs are compacted all the time.
+        segment_bytes = 1_100 if seed % 2 else 100 << 20
         self._settings = Settings.of(
             {
                 "transaction.state.log.num.partitions": 1,
                 "offsets.topic.num.partitions": 1,
+                "transaction.state.log.segment.bytes": segment_bytes,
+                "offsets.topic.segment.bytes": segment_bytes,
+                "log.cleaner.backoff.ms": 400,
+                "log.cleaner.min.cleanable.ratio": 0.01,
                 "journal.file.bytes": 131_072,
                 "journal.reserve.bytes": 0,
                 "checkpoint.interval.ms": self.random.choice([500, 5_000, 30_000]),
