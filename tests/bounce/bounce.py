@@ -196,6 +196,8 @@ class Bounce:
             high = ends(admin, IsolationLevel.READ_UNCOMMITTED, timeout=2)
         except KafkaException:
             return  # the broker is down
+        if min(*stable.values(), *high.values()) < 0:
+            return  # librdkafka's way to say that one answer is missing
         for key in KEYS:
             self._recorder.write("watermark", reader="w", key=key, lso=stable[key], hw=high[key])
 

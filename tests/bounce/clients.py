@@ -32,6 +32,13 @@ PAUSE_SECONDS = 0.1
 # A killed broker is back within a second or a few: clients wait for it rather than give up.
 PATIENCE_MS = 20_000
 SESSION_MS = 3_000
+# librdkafka 2.16 can hang for ever in send_offsets_to_transaction after it has begun to bootstrap
+# again (KIP-899), whatever timeout it was given.
+LIBRDKAFKA = {
+    "metadata.recovery.strategy": "none",
+    "reconnect.backoff.max.ms": 500,
+    "log_level": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -134,9 +141,8 @@ class LibrdkafkaTransactions:
                 "bootstrap.servers": place.bootstrap,
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": 60_000,
-                "reconnect.backoff.max.ms": 500,
                 "linger.ms": 0,
-                "log_level": 0,
+                **LIBRDKAFKA,
             }
         )
         self._producer.init_transactions(PATIENCE_MS / 1000)
@@ -170,8 +176,7 @@ def consumer_of(place: Place, group: str, **more) -> Consumer:
             "session.timeout.ms": SESSION_MS,
             "heartbeat.interval.ms": SESSION_MS // 4,
             "fetch.wait.max.ms": 100,
-            "reconnect.backoff.max.ms": 500,
-            "log_level": 0,
+            **LIBRDKAFKA,
             **more,
         }
     )

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as ConfluentPartition
 
 from dualwrite import TwoPhaseProducer
+from tests.bounce.clients import LIBRDKAFKA
 from tests.broker.kafka_python import KafkaConsumer, KafkaProducer
 from tests.broker.kafka_python import TopicPartition as KafkaPythonPartition
 
@@ -34,8 +35,7 @@ class LibrdkafkaReader:
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 50,
-                "reconnect.backoff.max.ms": 500,
-                "log_level": 0,
+                **LIBRDKAFKA,
             }
         )
         self._consumer.assign([ConfluentPartition(TOPIC, p, 0) for p in range(PARTITIONS)])
@@ -95,7 +95,7 @@ class Librdkafka(Ours):
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         super().__init__(bootstrap, transactional_id)
         del self._config["max.block.ms"]
-        self._config |= {"log_level": 0, "reconnect.backoff.max.ms": 500}
+        self._config |= LIBRDKAFKA
 
     def renew(self) -> None:
         self._producer = Producer(self._config)
