@@ -25,9 +25,7 @@ _SINK = {
 _SPARKS_OWN = {"checkpointlocation", "path", "asyncprogresstrackingenabled", "queryname"}
 _RENAMED = {
     "max.request.size": "message.max.bytes",
-    "max.in.flight.requests.per.connection": "max.in.flight",
     "fetch.max.wait.ms": "fetch.wait.max.ms",
-    "metadata.max.age.ms": "metadata.max.age.ms",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
 _JVM_ONLY = re.compile(

@@ -25,7 +25,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from dualwrite.errors import ConfigurationError, DualWriteError
-from dualwrite.recipes.spark.client_config import consumer_config
 from dualwrite.recipes.spark.offsets import (
     EARLIEST,
     LATEST,
@@ -69,7 +68,10 @@ class Cluster:
         # A topic that is not there must be an error, not made by asking for it.
         config = {**_client(options), "allow.auto.create.topics": False}
         config.pop("isolation.level", None)
-        self._admin = AdminClient(config)
+        try:
+            self._admin = AdminClient(config)
+        except KafkaException as error:
+            raise ConfigurationError(f"kafka.*: {error.args[0].str()}") from error
         committed = options.kafka.get("isolation.level", "read_committed") == "read_committed"
         self._isolation = (
             IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
@@ -364,4 +366,6 @@ def _to_arrow(messages: Sequence[Message], schema: Any, has_headers: bool) -> pa
 
 
 def _client(options: SourceOptions) -> dict[str, Any]:
-    return consumer_config(options.kafka)
+    """The user's settings, with the one name that only the Java client has."""
+    named = {"request.timeout.ms": "socket.timeout.ms"}
+    return {named.get(key, key): value for key, value in options.kafka.items()}

@@ -7,7 +7,9 @@ import pytest
 from dualwrite import ConfigurationError, HeuristicAbort
 from dualwrite.broker import BrokerProcess
 from dualwrite.recipes.spark.coordinator import Coordinator
+from dualwrite.recipes.spark.engine import Engine
 from dualwrite.recipes.spark.ledger import deciding
+from dualwrite.recipes.spark.options import parse_sink
 from dualwrite.recipes.spark.reports import join
 from dualwrite.recipes.spark.resumed import ResumedTransactions
 from tests.spark import kafka
@@ -80,6 +82,15 @@ def test_a_decision_that_comes_too_late_is_an_alarm(servers, name):
 
     assert kafka.values(servers, sink.topic) == [0, 1]
     sink.close()
+
+
+def test_the_mode_is_chosen_by_its_option(servers, name):
+    options = {"kafka.bootstrap.servers": servers, "dualwrite.sink.id": name}
+    options |= {"dualwrite.mode": "resume", "kafka.transaction.timeout.ms": "30000"}
+
+    chosen = Engine(parse_sink(options), "token").transactions()
+
+    assert isinstance(chosen, ResumedTransactions)
 
 
 def test_without_two_phase_commit_the_default_mode_says_what_to_do(servers, name):

@@ -122,6 +122,12 @@ def test_patterns_and_assignments(options, servers, topic):
         batch(options, subscribe=f"{topic}-missing")
 
 
+def test_a_setting_that_kafka_does_not_know_is_named(options):
+    with pytest.raises(ConfigurationError, match=r"fetch\.mni\.bytes"):
+        batch(options, **{"kafka.fetch.mni.bytes": "1"})
+    assert batch(options, **{"kafka.request.timeout.ms": "20000"}) == ([], 0)
+
+
 def test_aborted_records_are_gaps_and_undecided_ones_are_not_waited_for(options, servers, topic):
     def transaction(transactional_id):
         producer = TwoPhaseProducer(
