@@ -114,7 +114,7 @@ class Talk:
         return answer["topics"][0]["partitions"][0]["error_code"]
 
 
-def _create_topic(bootstrap):
+def create_topic(bootstrap):
     raw = Raw(bootstrap)
     raw.ask(
         19, 7, timeout=5000, timeout_ms=5000, validate_only=False,
@@ -126,7 +126,7 @@ def _create_topic(bootstrap):
 
 def _running(**settings):
     with Broker(settings=settings) as broker:
-        _create_topic(broker.bootstrap_servers)
+        create_topic(broker.bootstrap_servers)
         yield broker.bootstrap_servers
 
 
@@ -141,7 +141,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def conformance_broker():
     if ELSEWHERE:
-        _create_topic(ELSEWHERE)
+        create_topic(ELSEWHERE)
         yield ELSEWHERE
     else:
         yield from _running()
