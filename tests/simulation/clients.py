@@ -6,14 +6,16 @@ from tests.simulation.database import Database
 from tests.simulation.ledger import Intent, Ledger
 from tests.simulation.requests import (
     FENCED,
+    STRAY_REQUESTS,
     add_partition,
+    code_of,
     commit_offset,
     end,
     init,
     produce,
     read_offset,
 )
-from tests.simulation.world import Sleep, Violation, World
+from tests.simulation.world import Send, Sleep, Violation, World
 
 OUTPUTS = [("orders", 0), ("orders", 1), ("payments", 0)]
 PLAIN_TIMEOUT_MS = 30_000
@@ -310,3 +312,23 @@ def copy(
         if code != 0:
             return code
     return 0
+
+
+# Zombies that have learnt nothing
+
+
+def stray(world: World) -> Any:
+    """Send, with pairs that were fenced long ago, whatever could hurt; nothing may be accepted."""
+    random = world.random
+    while True:
+        yield Sleep(random.choice([10, 50, 200]))
+        fenced = [
+            (name, pair) for name, served, pair in world.instances if served < world.answered[name]
+        ]
+        if not fenced:
+            continue
+        name, pair = random.choice(fenced)
+        key, version, request = random.choice(STRAY_REQUESTS)(name, pair)
+        reply = yield Send(key, version, request)
+        if reply is not None and code_of(key, reply) == 0:
+            raise Violation(f"{key.name} v{version} of {name} is accepted with the old pair {pair}")

@@ -10,7 +10,7 @@ import pytest
 
 from dualwrite.wire.api_keys import ApiKey
 from tests.simulation.checks import check_end
-from tests.simulation.clients import Quota, copier, dual_writer, version_1_producer
+from tests.simulation.clients import Quota, copier, dual_writer, stray, version_1_producer
 from tests.simulation.database import Database
 from tests.simulation.ledger import Ledger
 from tests.simulation.mutants import MUTANTS
@@ -114,9 +114,14 @@ class History:
         self.watcher = Process(world, "observer", self.observer.steps()).start()
         for slot in self.slots:
             slot.spawn()
+        strays = []
+        if self.seed % 5 == 3:
+            strays.append(Process(world, "stray", stray(world)).start())
         self._plan_faults()
         self._supervise()
         world.run(FAULTS_UNTIL_MS)
+        for process in strays:
+            process.kill()
         if world.weather.long_sleeps:
             self._sleep_long()
         self._heal()

@@ -112,7 +112,7 @@ def duplicate_is_acknowledged_before_the_original_is_durable(patch: Any) -> None
     _unwritten_answers_early(patch, ApiKey.PRODUCE)
 
 
-@mutant(seed=188)
+@mutant(seed=220)
 def repeated_end_txn_is_acknowledged_before_the_first_is_durable(patch: Any) -> None:
     _unwritten_answers_early(patch, ApiKey.END_TXN)
 
@@ -339,7 +339,7 @@ def overflow_keeps_the_producer_id(patch: Any) -> None:
     patch.setattr(Coordinator, "_bump", bump)
 
 
-@mutant(seed=68)
+@mutant(seed=63)
 def timeout_counts_the_wall_clock(patch: Any) -> None:
     abort = Coordinator.abort_timed_out
 
@@ -360,6 +360,23 @@ def added_partition_is_forgotten(patch: Any) -> None:
         return DONE if decision.records and is_further else decision
 
     patch.setattr(Coordinator, "add_partitions", added)
+
+
+@mutant(seed=3)
+def expected_pair_is_not_compared(patch: Any) -> None:
+    """T-5: a zombie's InitProducerId ends its successor's transaction."""
+    init = Coordinator.init_producer_id
+
+    def unasked(self: Coordinator, name: Any, *, expected: Pair, **fields: Any) -> Any:
+        return init(self, name, **fields)
+
+    patch.setattr(Coordinator, "init_producer_id", unasked)
+
+
+@mutant(seed=118)
+def version_1_writes_are_not_verified(patch: Any) -> None:
+    """KAFKA-14402."""
+    patch.setattr(Coordinator, "verify", lambda *arguments: DONE)
 
 
 # Markers

@@ -1,6 +1,6 @@
 """The conversations of simulated clients with the broker, as generators of `Send` and `Sleep`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
@@ -92,32 +92,40 @@ def produce(
     version: int,
 ) -> Any:
     """Produce one batch until there is a definite answer; None after too many attempts."""
+    stamp = WALL_START_MS + world.now_ms
+    request = _producing(transactional_id, pair, where, sequence, values, stamp)
+    for _ in range(12):
+        reply = yield Send(ApiKey.PRODUCE, version, request)
+        if reply is not None:
+            code = code_of(ApiKey.PRODUCE, reply)
+            if code not in RETRIABLE:
+                return code
+        yield Sleep(20)
+    return None
+
+
+def _producing(
+    transactional_id: str,
+    pair: tuple[int, int],
+    where: tuple[str, int],
+    sequence: int,
+    values: list[bytes],
+    wall_ms: int,
+) -> ProduceRequest:
     batch = build_batch(
-        ((value, value, None, WALL_START_MS + world.now_ms) for value in values),
+        ((value, value, None, wall_ms) for value in values),
         producer_id=pair[0],
         producer_epoch=pair[1],
         base_sequence=sequence,
         is_transactional=True,
     )
-    request = ProduceRequest(
+    part = PartitionProduceData(index=where[1], records=batch)
+    return ProduceRequest(
         transactional_id=transactional_id,
         acks=-1,
         timeout_ms=1_000,
-        topic_data=[
-            TopicProduceData(
-                name=where[0],
-                partition_data=[PartitionProduceData(index=where[1], records=batch)],
-            )
-        ],
+        topic_data=[TopicProduceData(name=where[0], partition_data=[part])],
     )
-    for _ in range(12):
-        reply = yield Send(ApiKey.PRODUCE, version, request)
-        if reply is not None:
-            code = reply.responses[0].partition_responses[0].error_code
-            if code not in RETRIABLE:
-                return code
-        yield Sleep(20)
-    return None
 
 
 def add_partition(
@@ -129,21 +137,26 @@ def add_partition(
     version: int,
 ) -> Any:
     """AddPartitionsToTxn for one partition until there is a definite answer."""
-    request = AddPartitionsToTxnRequest(
+    request = _adding(transactional_id, pair, where)
+    for _ in attempts(world):
+        reply = yield Send(ApiKey.ADD_PARTITIONS_TO_TXN, version, request)
+        if reply is not None:
+            code = code_of(ApiKey.ADD_PARTITIONS_TO_TXN, reply)
+            if code not in RETRIABLE:
+                return code
+        yield Sleep(20)
+    raise Stuck(f"AddPartitionsToTxn of {transactional_id} never ends: {reply}")
+
+
+def _adding(
+    transactional_id: str, pair: tuple[int, int], where: tuple[str, int]
+) -> AddPartitionsToTxnRequest:
+    return AddPartitionsToTxnRequest(
         v3_and_below_transactional_id=transactional_id,
         v3_and_below_producer_id=pair[0],
         v3_and_below_producer_epoch=pair[1],
         v3_and_below_topics=[AddPartitionsToTxnTopic(name=where[0], partitions=[where[1]])],
     )
-    for _ in attempts(world):
-        reply = yield Send(ApiKey.ADD_PARTITIONS_TO_TXN, version, request)
-        if reply is not None:
-            (topic,) = reply.results_by_topic_v3_and_below
-            code = topic.results_by_partition[0].partition_error_code
-            if code not in RETRIABLE:
-                return code
-        yield Sleep(20)
-    raise Stuck(f"AddPartitionsToTxn of {transactional_id} never ends: {reply}")
 
 
 def offset_request() -> OffsetFetchRequest:
@@ -201,3 +214,70 @@ def commit_offset(
                 return code
         yield Sleep(20)
     raise Stuck(f"TxnOffsetCommit of {transactional_id} never ends: {reply}")
+
+
+# What a fenced instance may still send
+
+Wish = tuple[ApiKey, int, Any]
+
+
+def _stray_end(version: int, commit: bool) -> Callable[[str, tuple[int, int]], Wish]:
+    return lambda name, pair: (
+        ApiKey.END_TXN,
+        version,
+        EndTxnRequest(
+            transactional_id=name, producer_id=pair[0], producer_epoch=pair[1], committed=commit
+        ),
+    )
+
+
+def _stray_init(keep: bool) -> Callable[[str, tuple[int, int]], Wish]:
+    return lambda name, pair: (
+        ApiKey.INIT_PRODUCER_ID,
+        6,
+        InitProducerIdRequest(
+            transactional_id=name,
+            transaction_timeout_ms=60_000,
+            producer_id=pair[0],
+            producer_epoch=pair[1],
+            enable_2pc=True,
+            keep_prepared_txn=keep,
+        ),
+    )
+
+
+def _stray_add(name: str, pair: tuple[int, int]) -> Wish:
+    return ApiKey.ADD_PARTITIONS_TO_TXN, 3, _adding(name, pair, ("orders", 0))
+
+
+def _stray_produce(version: int) -> Callable[[str, tuple[int, int]], Wish]:
+    return lambda name, pair: (
+        ApiKey.PRODUCE,
+        version,
+        _producing(name, pair, ("orders", 0), 0, [b"stray/0"], WALL_START_MS),
+    )
+
+
+STRAY_REQUESTS = (
+    _stray_end(5, True),
+    _stray_end(5, False),
+    _stray_end(3, True),
+    _stray_end(3, False),
+    _stray_init(True),
+    _stray_init(False),
+    _stray_add,
+    _stray_produce(11),
+    _stray_produce(12),
+)
+
+
+def code_of(key: ApiKey, reply: Any) -> int:
+    """The error code of an answer about one thing."""
+    if key is ApiKey.PRODUCE:
+        code: int = reply.responses[0].partition_responses[0].error_code
+    elif key is ApiKey.ADD_PARTITIONS_TO_TXN:
+        (topic,) = reply.results_by_topic_v3_and_below
+        code = topic.results_by_partition[0].partition_error_code
+    else:
+        code = reply.error_code
+    return code

@@ -191,6 +191,7 @@ class World:
         self.inits: dict[str, int] = {}  # transactional id -> InitProducerId served
         self.given: dict[tuple[int, int], int] = {}  # pair -> by which of them
         self.answered: dict[str, int] = {}  # transactional id -> the newest that was answered
+        self.instances: list[tuple[str, int, tuple[int, int]]] = []  # id, by which of them, pair
         self._opened_ms = 0
         self._steady_at_open = 0
         self._wall_jump = 0
@@ -278,6 +279,7 @@ class World:
         self.given[response.producer_id, response.producer_epoch] = served
         name = call.request.transactional_id
         self.answered[name] = max(served, self.answered.get(name, 0))
+        self.instances.append((name, served, (response.producer_id, response.producer_epoch)))
 
     def arrive(self, call: Call[Any]) -> None:
         node = self.node
