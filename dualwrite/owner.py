@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _INSTANCE = re.compile(r"[A-Za-z0-9_.-]{0,100}", re.ASCII)
+_PID = re.compile(r"[0-9]{1,10}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 
 
@@ -40,7 +41,7 @@ class Owner:
     def parse(cls, text: str) -> "Owner | None":
         """Read the text form; None for an owner that another program wrote."""
         parts = text.split("/")
-        if len(parts) != 6 or not parts[2].isdecimal():
+        if len(parts) != 6 or not _PID.fullmatch(parts[2]):
             return None
         host, place, pid, started, token, instance = parts
         return cls(

@@ -2,11 +2,13 @@
 
 import hashlib
 import hmac
+import re
 from base64 import b64decode, b64encode
 
 _DIGESTS = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _NO_BINDING = b64encode(b"n,,").decode()
 # A server that asks for more rounds than this only wants to keep the client busy.
+_ROUNDS = re.compile("[0-9]{1,8}")
 _ROUNDS_MIN = 4_096
 _ROUNDS_MAX = 10_000_000
 
@@ -36,7 +38,7 @@ class ScramClient:
         nonce, rounds = fields.get("r", ""), fields.get("i", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
             raise ScramError("the server's nonce does not extend ours")
-        if not rounds.isdecimal() or not _ROUNDS_MIN <= int(rounds) <= _ROUNDS_MAX:
+        if not _ROUNDS.fullmatch(rounds) or not _ROUNDS_MIN <= int(rounds) <= _ROUNDS_MAX:
             raise ScramError(f"unacceptable iteration count {rounds!r}")
         salt = _decode(fields.get("s", ""))
         salted = hashlib.pbkdf2_hmac(self._digest, self._password, salt, int(rounds))
