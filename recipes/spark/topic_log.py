@@ -52,7 +52,7 @@ class TopicDecisionLog:
         self._sink = sink
         self._topic = decision_topic(sink)
         self._admin = AdminClient(consumer_config(config))
-        self._ensure_topic()
+        self._is_there = False
         self._ledger = Ledger()
         self._position = 0
         self._consumer = Consumer(
@@ -69,6 +69,8 @@ class TopicDecisionLog:
 
     def read(self) -> Ledger:
         """Read everything that was committed up to now; an open transaction is waited for."""
+        if not self._topic_is_there():
+            return Ledger()
         end = self._high_watermark()
         if end == 0:
             return Ledger()
@@ -81,6 +83,7 @@ class TopicDecisionLog:
         return self._ledger
 
     def update(self, change: Change) -> Ledger:
+        self._ensure_topic()
         for tries in range(1, TRIES + 1):
             try:
                 return self._update_once(change)
@@ -150,8 +153,14 @@ class TopicDecisionLog:
                 return
         raise DualWriteError(f"{self._topic} could not be read up to {end} in {READ_SECONDS:.0f} s")
 
+    def _topic_is_there(self) -> bool:
+        if not self._is_there:
+            found = patiently(lambda: self._admin.list_topics(timeout=10))
+            self._is_there = self._topic in found.topics
+        return self._is_there
+
     def _ensure_topic(self) -> None:
-        if self._topic in patiently(lambda: self._admin.list_topics(timeout=10)).topics:
+        if self._topic_is_there():
             return
         topic = NewTopic(self._topic, num_partitions=1, config=TOPIC_CONFIG)
         try:
@@ -159,3 +168,4 @@ class TopicDecisionLog:
         except KafkaException as error:
             if error.args[0].code() != ClientsError.TOPIC_ALREADY_EXISTS:
                 raise
+        self._is_there = True

@@ -3,12 +3,13 @@
 import json
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from dualwrite import TransactionAdmin
 from dualwrite.cli import build_app
 from dualwrite.recipes.spark.ledger import deciding
-from dualwrite.recipes.spark.names import slot_id
+from dualwrite.recipes.spark.names import decision_topic, slot_id
 from dualwrite.recipes.spark.reports import join
 from tests.spark import kafka
 from tests.spark.test_zombies import Sink
@@ -100,6 +101,13 @@ def test_a_part_that_was_lost_is_not_forgotten(sink, command, servers, name):
     assert "1 of 2" in command("forget", "--lost", exit_code=1)
     command("recover", "--accept-loss")
     assert kafka.values(servers, sink.topic) == [1]
+
+
+def test_status_of_a_sink_that_never_was_makes_nothing(command, servers, name):
+    assert json.loads(command("status", "--json"))["run"] == 0
+
+    topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=10).topics
+    assert decision_topic(name) not in topics
 
 
 def test_wrong_usage_is_exit_code_2(command):

@@ -5,21 +5,26 @@ import threading
 import pytest
 from sqlalchemy import text
 
+from dualwrite import TwoPhaseProducer
 from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import Broker
 from dualwrite.errors import Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.recipes.spark.ledger import (
+    HEAD,
     AlreadyDecided,
     Decision,
+    Head,
     Participant,
     Superseded,
     closing,
     deciding,
+    encode,
     finishing,
     forgetting,
     opening,
 )
+from dualwrite.recipes.spark.names import coordinator_id, decision_topic
 from dualwrite.recipes.spark.sql_log import SqlDecisionLog
 from dualwrite.recipes.spark.topic_log import TopicDecisionLog
 from dualwrite.recipes.spark.zookeeper_log import ZooKeeperLog
@@ -222,3 +227,30 @@ def test_a_take_over_between_begin_and_decision_rolls_the_data_back(postgres_log
     assert log.read().decisions == {}
     with log.transaction() as tx:
         assert tx.connection.execute(text("SELECT count(*) FROM overtaken")).scalar_one() == 0
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_a_read_waits_for_an_open_change_and_never_concludes_without_it(topic_log, commits):
+    log = topic_log()
+    log.update(opening("t", "n1"))
+    writer = TwoPhaseProducer({**log._config, "transactional.id": coordinator_id("orders")})
+    writer.init_transactions()
+    writer.begin_transaction()
+    head = Head(run=2, token="t2", attempt="n2")
+    writer.produce(decision_topic("orders"), key=HEAD.encode(), value=encode(head), partition=0)
+    writer.flush()
+    found = []
+    reader = topic_log()
+    thread = threading.Thread(target=lambda: found.append(reader.read()))
+    thread.start()
+    thread.join(timeout=0.5)
+    assert found == []
+
+    if commits:
+        writer.commit_transaction()
+    else:
+        writer.abort_transaction()
+    thread.join()
+    writer.close()
+
+    assert found[0].head.attempt == ("n2" if commits else "n1")
