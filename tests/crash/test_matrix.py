@@ -5,56 +5,15 @@ a read_committed consumer, each once? Is nothing left open? Does the next transa
 second recovery change nothing?
 """
 
-import uuid
-
 import pytest
-from confluent_kafka import TopicPartition
-from confluent_kafka._model import IsolationLevel
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from dualwrite import TransactionAdmin
-from dualwrite.broker import BrokerProcess
-from tests.crash.places import Case
+from tests.crash.oracle import create, judge
 from tests.crash.points import DECIDED, EITHER, RECOVERY_POINTS, UNDECIDED, WRITE_POINTS
-from tests.crash.victims import Nursery
 from tests.dualwrite.waiting import wait_until
-from tests.dualwrite.world import read_committed
 
 SQL = ["sqlite", "postgresql"]
 VICTIMS = ["client", "broker", "both"]
 LATE_POINTS = ["C7", "C8", "C9", "C10", "C11", "C12"]
-
-
-@pytest.fixture(scope="module")
-def broker():
-    with BrokerProcess() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def nursery():
-    made = Nursery()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def case(request, broker, tmp_path):
-    kind = request.param
-    app = "crash" + uuid.uuid4().hex[:8]
-    if kind == "postgresql":
-        address = request.getfixturevalue("postgres_url")
-    elif kind == "zookeeper":
-        address = request.getfixturevalue("zookeeper").hosts
-    else:
-        address = f"sqlite:///{tmp_path / 'db'}" if kind == "sqlite" else str(tmp_path / "db")
-    return Case(kind, address, broker.bootstrap_servers, app, f"orders-{app}")
-
-
-def create(case, commit_seconds=0):
-    place = case.place
-    place.create(commit_seconds)
-    place.close()
 
 
 def crash(case, broker, nursery, folder, point, who, *, writes=True):
@@ -76,45 +35,6 @@ def crash(case, broker, nursery, folder, point, who, *, writes=True):
     victim.go_on()
     victim.wait()
     return victim.result
-
-
-def judge(case, expected_first):
-    """The oracle; `expected_first` is True or False for order 1, None if both are right."""
-    place = case.place
-    try:
-        with case.writer(place) as dw:
-            assert open_transactions(case) == []
-            with dw.transaction() as tx:
-                place.order(tx, 2)
-                tx.produce(case.topic, key="2", value=b"x")
-            orders = place.orders()
-        assert orders in ([1, 2], [2])
-        if expected_first is not None:
-            assert orders == ([1, 2] if expected_first else [2])
-        keys = [key for key, _ in read_committed(case.bootstrap, case.topic)]
-        assert keys == [b"1", b"1", b"2"][0 if orders == [1, 2] else 2 :]
-        assert_nothing_hangs(case)
-        with case.writer(place):
-            assert place.orders() == orders
-            assert_nothing_hangs(case)
-    finally:
-        place.close()
-
-
-def open_transactions(case):
-    with TransactionAdmin({"bootstrap.servers": case.bootstrap}) as admin:
-        return admin.list_transactions(["Ongoing"], id_pattern=f"^{case.app}-[0-9]+$")
-
-
-def assert_nothing_hangs(case):
-    """The last stable offset is the end of the log."""
-    admin = AdminClient({"bootstrap.servers": case.bootstrap, "log_level": 0})
-    ends = {}
-    for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
-        asked = {TopicPartition(case.topic, 0): OffsetSpec.latest()}
-        found = admin.list_offsets(asked, isolation_level=level, request_timeout=20)
-        ends[level] = [future.result().offset for future in found.values()]
-    assert ends[IsolationLevel.READ_COMMITTED] == ends[IsolationLevel.READ_UNCOMMITTED]
 
 
 def expected_after(point, who, result):

@@ -9,6 +9,7 @@ the file `go`. What became of its block is in the file `result`.
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -33,8 +34,15 @@ class Victim:
         return (self.folder / "result").exists()
 
     def kill(self):
-        os.kill(self.pid, 9)
+        os.kill(self.pid, signal.SIGKILL)
         return self.wait()
+
+    def pause(self):
+        """SIGSTOP: every thread stands still, connections and locks stay."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self):
+        os.kill(self.pid, signal.SIGCONT)
 
     def go_on(self):
         (self.folder / "go").touch()
@@ -58,8 +66,14 @@ class Nursery:
             text=True,
         )
 
-    def start(self, case, point, folder, *, writes=True):
-        job = {"case": case.to_json(), "point": point, "folder": str(folder), "writes": writes}
+    def start(self, case, point, folder, *, writes=True, lease_seconds=600):
+        job = {
+            "case": case.to_json(),
+            "point": point,
+            "folder": str(folder),
+            "writes": writes,
+            "lease_seconds": lease_seconds,
+        }
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
         pid = json.loads(self._process.stdout.readline())["pid"]
@@ -89,7 +103,7 @@ def serve():
 def live(job):
     folder = Path(job["folder"])
     try:
-        result = work(Case.from_json(job["case"]), job["point"], folder, job["writes"])
+        result = work(job, Case.from_json(job["case"]), job["point"], folder)
     except BaseException as error:  # noqa: BLE001 - the test reads it
         result = f"{type(error).__name__}: {error}"
     (folder / "unfinished").write_text(result)
@@ -97,7 +111,7 @@ def live(job):
     os._exit(0)
 
 
-def work(case, point, folder, writes):
+def work(job, case, point, folder):
     """Open the writer and place order 1, stopping at the point."""
 
     def reach():
@@ -117,8 +131,8 @@ def work(case, point, folder, writes):
     if point in SENT:
         watch_sockets(point, reach)
     place = case.place
-    with case.writer(place, on_step=on_step) as dw:
-        if not writes:
+    with case.writer(place, on_step=on_step, lease_seconds=job["lease_seconds"]) as dw:
+        if not job["writes"]:
             return "recovered"
         is_writing.append(True)
         with dw.transaction() as tx:

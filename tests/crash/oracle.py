@@ -1,0 +1,56 @@
+"""What must be true after every crash, whatever it was."""
+
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from dualwrite import TransactionAdmin
+from tests.dualwrite.world import read_committed
+
+
+def create(case, commit_seconds=0):
+    place = case.place
+    place.create(commit_seconds)
+    place.close()
+
+
+def judge(case, expected_first, others=()):
+    """The oracle; `expected_first` is True or False for order 1, None if both are right.
+
+    `others` are orders that were written beside it, and must be there in any case.
+    """
+    place = case.place
+    try:
+        with case.writer(place) as dw:
+            assert open_transactions(case) == []
+            with dw.transaction() as tx:
+                place.order(tx, 2)
+                tx.produce(case.topic, key="2", value=b"x")
+            orders = place.orders()
+        certain = sorted([2, *others])
+        assert orders in ([1, *certain], certain)
+        if expected_first is not None:
+            assert orders == ([1, *certain] if expected_first else certain)
+        keys = sorted(int(key) for key, _ in read_committed(case.bootstrap, case.topic))
+        assert keys == ([1, 1] if 1 in orders else []) + certain
+        assert_nothing_hangs(case)
+        with case.writer(place):
+            assert place.orders() == orders
+            assert_nothing_hangs(case)
+    finally:
+        place.close()
+
+
+def open_transactions(case):
+    with TransactionAdmin({"bootstrap.servers": case.bootstrap}) as admin:
+        return admin.list_transactions(["Ongoing"], id_pattern=f"^{case.app}-[0-9]+$")
+
+
+def assert_nothing_hangs(case):
+    """The last stable offset is the end of the log."""
+    admin = AdminClient({"bootstrap.servers": case.bootstrap, "log_level": 0})
+    ends = {}
+    for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
+        asked = {TopicPartition(case.topic, 0): OffsetSpec.latest()}
+        found = admin.list_offsets(asked, isolation_level=level, request_timeout=20)
+        ends[level] = [future.result().offset for future in found.values()]
+    assert ends[IsolationLevel.READ_COMMITTED] == ends[IsolationLevel.READ_UNCOMMITTED]

@@ -1,0 +1,99 @@
+"""An instance is paused in the middle of a write, declared dead, replaced, and then comes back.
+
+SIGSTOP stops all of it, lease renewal too; its connections and locks stay. A successor takes over
+what it can and writes on. What the zombie then does must leave both sides equal: it finds itself
+fenced, or its own decision carried out.
+"""
+
+import pytest
+
+from dualwrite import RetryableError
+from dualwrite.store import Lease
+from tests.crash.oracle import create, judge
+from tests.crash.points import UNDECIDED, WRITE_POINTS
+from tests.dualwrite.waiting import wait_until
+
+LOCKED_FROM = "C3"
+"""From here on a paused writer holds SQLite's only lock, and nobody else can write."""
+
+
+def run_zombie_case(case, nursery, tmp_path, point):
+    create(case)
+    folder = tmp_path / "zombie"
+    folder.mkdir()
+    zombie = nursery.start(case, point, folder, lease_seconds=1)
+    wait_until(lambda: zombie.has_reached() or zombie.is_over())
+    assert zombie.has_reached(), zombie.result
+    pause(case, zombie)
+    try:
+        succeed(case)
+    finally:
+        zombie.resume()
+    zombie.go_on()
+    zombie.wait()
+
+    is_committed = zombie.result.startswith("committed")
+    if not is_committed:
+        assert zombie.result.startswith(("Fenced", "RetryableError")), zombie.result
+    judge(case, expected_first=is_committed, others=[3])
+
+
+def pause(case, zombie):
+    """Stop it, but not in the moment in which its renewal holds SQLite's only lock."""
+    place = case.place
+
+    def is_paused_without_lock():
+        zombie.pause()
+        try:
+            place.store.end_lease("probe")
+        except RetryableError:
+            zombie.resume()
+            return False
+        return True
+
+    try:
+        wait_until(is_paused_without_lock)
+    finally:
+        place.close()
+
+
+def succeed(case):
+    """Wait until the zombie's lease has run out, then open in its place and write order 3."""
+    place = case.place
+    try:
+        wait_until(lambda: all(row.lease is not Lease.LIVE for row in place.store.rows(case.app)))
+        with case.writer(place) as dw, dw.transaction() as tx:
+            place.order(tx, 3)
+            tx.produce(case.topic, key="3", value=b"x")
+    finally:
+        place.close()
+
+
+@pytest.mark.parametrize("point", ["C2", "C5", "C7", "C8", "C10", "C11"])
+@pytest.mark.parametrize("case", ["postgresql"], indirect=True)
+def test_zombie_on_postgresql(case, nursery, tmp_path, point):
+    run_zombie_case(case, nursery, tmp_path, point)
+
+
+@pytest.mark.parametrize("point", ["C2", "C10"])
+@pytest.mark.parametrize("case", ["sqlite"], indirect=True)
+def test_zombie_on_sqlite(case, nursery, tmp_path, point):
+    run_zombie_case(case, nursery, tmp_path, point)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", WRITE_POINTS)
+@pytest.mark.parametrize("case", ["postgresql", "zookeeper"], indirect=True)
+def test_zombie_at_every_point(case, nursery, tmp_path, point):
+    run_zombie_case(case, nursery, tmp_path, point)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "point", [p for p in WRITE_POINTS if p not in UNDECIDED or p < LOCKED_FROM]
+)
+@pytest.mark.parametrize("case", ["sqlite"], indirect=True)
+def test_zombie_on_sqlite_at_every_point_without_its_lock(case, nursery, tmp_path, point):
+    if point == "C9":
+        pytest.skip("the lock is held until COMMIT has been done")
+    run_zombie_case(case, nursery, tmp_path, point)
