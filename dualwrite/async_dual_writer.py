@@ -208,6 +208,7 @@ class _Opened:
             store=cast(Store, store),
             kafka=cast(Kafka, self._kafka),
             adopt=settings.adopt,
+            pause=asyncio.sleep,
             resume_timeout=settings.resume_timeout_ms / 1000,
         )
         if settings.on_step is not None:

@@ -1,6 +1,6 @@
 """What a process that writes to both sides reports, in `prometheus_client`'s default registry."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Histogram
 
 transactions = Counter(
     "dualwrite_transactions_total",
@@ -22,9 +22,4 @@ alarms = Counter(
     "dualwrite_alarms_total",
     "Findings that a person must look at.",
     ["app", "event"],
-)
-slots = Gauge(
-    "dualwrite_slots",
-    "Slots that this instance holds, by state.",
-    ["app", "state"],
 )

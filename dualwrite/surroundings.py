@@ -1,6 +1,7 @@
 """What the steps of a dual write need around them: the store, Kafka, and whom to tell."""
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -57,6 +58,8 @@ class Surroundings:
     adopt: bool = False
     at: Callable[[str], None] = _nothing
     """Told the name of each step as it is done; tests stop the process there."""
+    pause: Callable[[float], object] = time.sleep
+    """Waits for some seconds; awaitable in an event loop."""
     cluster_id: str = ""
     resume_timeout: float = 900.0
     """Seconds after which a broker without KIP-939 aborts a transaction."""

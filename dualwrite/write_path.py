@@ -30,8 +30,8 @@ from dualwrite.surroundings import Surroundings
 from dualwrite.transaction import Outcome, Unit
 from dualwrite.wire.error_codes import ErrorCode
 
-RESOLVE_ATTEMPTS = 3
-"""Claims after an unknown COMMIT; each waits, bounded, for the row lock of the lost transaction."""
+RESOLVE_PAUSES = (0.1, 0.5, 1.0)
+"""Seconds between claims after an unknown COMMIT; each waits, bounded, for the row's lock too."""
 
 
 class Mode(Protocol):
@@ -176,14 +176,15 @@ class WritePath:
         raise RetryableError(f"COMMIT of {unit.state} on {name} did not happen") from error
 
     def _claim(self, slot: Slot) -> Steps[None]:
-        for attempt in range(1, RESOLVE_ATTEMPTS + 1):
+        for pause in (*RESOLVE_PAUSES, None):
             try:
                 slot.claim = yield from call(
                     self._around.store.claim, slot.transactional_id, slot.fence
                 )
             except (CannotDecideYet, StoreUnavailable):
-                if attempt == RESOLVE_ATTEMPTS:
+                if pause is None:
                     raise
+                yield from call(self._around.pause, pause)
             else:
                 return
 

@@ -433,3 +433,23 @@ def test_t9_store_that_can_lose_commits_is_refused(postgres_world):
 
     with pytest.raises(ConfigurationError, match="can lose"):
         world.writer().open()
+
+
+def test_t26_writer_that_read_before_another_committed_is_not_lost(sqlite_world):
+    """SQLite refuses a transaction that read first and writes after another's commit."""
+    world = sqlite_world
+    attempts = []
+
+    def block(tx):
+        attempts.append(True)
+        tx.session.execute(text(f"SELECT count(*) FROM {world.orders}")).scalar_one()
+        if len(attempts) == 1:
+            with world.engine.begin() as connection:
+                connection.execute(text(f"INSERT INTO {world.orders} VALUES (50, 'other')"))
+        world.order(tx, 1)
+
+    with world.writer() as dw:
+        dw.run(block)
+
+    assert world.rows() == [1, 50]
+    assert world.records() == [1]
