@@ -6,6 +6,7 @@ The default run takes a sample with a printed seed; `--long` takes every call in
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.faults.scenario import PARTITIONS, TOPIC, live, verify
 ROOT = Path(__file__).parents[2]
 WAYS = ("kill", "half", "eio", "enospc")
 SAMPLE = 12
+AT_A_TIME = 4
 SEED = 20_261_118
 STORAGE_FAILED = 70
 
@@ -87,28 +89,33 @@ def test_nothing_acknowledged_is_lost_at_any_durable_call(tmp_path, request):
     calls = count_calls(tmp_path)
     chosen = cases(calls, request.config.getoption("--long"))
     print(f"{calls} durable calls, {len(chosen)} cases, seed {SEED}")
-    for at, how in chosen:
-        directory = tmp_path / f"{at}-{how}"
-        directory.mkdir()
-        broker = FailingBroker(directory, at, how)
-        story = None
-        if broker.bootstrap:
-            create_topic(broker.bootstrap)
-            story = live(broker.bootstrap)
-        reached = broker.calls >= at
-        code = broker.end()
-        if how == "eio" and reached:
-            assert code == STORAGE_FAILED, f"exit code {code} after EIO at call {at}"
+    with ThreadPoolExecutor(AT_A_TIME) as pool:  # they mostly wait for a broker that is dead
+        for _ in pool.map(lambda case: check_case(tmp_path, *case), chosen):
+            pass
 
-        again = FailingBroker(directory)
-        try:
-            assert again.bootstrap, f"no start after {how} at call {at}: see {directory}"
-            if story is not None:
-                create_topic(again.bootstrap)
-                verify(story, again.bootstrap)
-            assert live_again(again.bootstrap), f"no second life after {how} at call {at}"
-        finally:
-            again.end()
+
+def check_case(tmp_path: Path, at: int, how: str) -> None:
+    directory = tmp_path / f"{at}-{how}"
+    directory.mkdir()
+    broker = FailingBroker(directory, at, how)
+    story = None
+    if broker.bootstrap:
+        create_topic(broker.bootstrap)
+        story = live(broker.bootstrap)
+    reached = broker.calls >= at
+    code = broker.end()
+    if how == "eio" and reached:
+        assert code == STORAGE_FAILED, f"exit code {code} after EIO at call {at}"
+
+    again = FailingBroker(directory)
+    try:
+        assert again.bootstrap, f"no start after {how} at call {at}: see {directory}"
+        if story is not None:
+            create_topic(again.bootstrap)
+            verify(story, again.bootstrap)
+        assert live_again(again.bootstrap), f"no second life after {how} at call {at}"
+    finally:
+        again.end()
 
 
 def live_again(bootstrap: str) -> bool:

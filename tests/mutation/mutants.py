@@ -101,10 +101,10 @@ MUTANTS = (
         TRANSACTION_TESTS,
     ),
     Mutant(
-        "an older pair stays a retry after the next begin",
+        "a producer that asks again for its end is fenced",
         TRANSITIONS,
-        "last_producer_epoch=-1 if starts else before.last_producer_epoch,",
-        "last_producer_epoch=before.last_producer_epoch,",
+        "last_producer_epoch=ending.retry.producer_epoch,",
+        "last_producer_epoch=-1,",
         TRANSACTION_TESTS,
     ),
     Mutant(
