@@ -10,7 +10,7 @@ commit decides the batch: rows and records become visible together or not at all
 import logging
 import pickle
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ from dualwrite.recipes.spark.homes import holds_data
 from dualwrite.recipes.spark.ledger import Decision, closing, deciding
 from dualwrite.recipes.spark.names import check_sink
 from dualwrite.recipes.spark.options import SinkOptions, check_producer
-from dualwrite.recipes.spark.reports import BatchReport, TaskReport, join
+from dualwrite.recipes.spark.reports import BatchReport, TaskReport, join, nothing
 from dualwrite.store import CommitUnknown
 
 Also = Callable[[DecidingTransaction, DataFrame, int], object]
@@ -99,16 +99,14 @@ class KafkaSink:
 
     def _write(self, frame: DataFrame, batch: "Batch", also: Also | None, checkpoint: bool) -> None:
         if also is None:
-            joined = join(self._prepare(frame, batch.attempt), batch.number)
-            batch.decide(joined)
+            batch.decide(batch.join(self._prepare(frame, batch.attempt)))
             return
         if checkpoint:
             kept = frame.localCheckpoint(eager=True)
         else:
             kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
         try:
-            joined = join(self._prepare(kept, batch.attempt), batch.number)
-            batch.decide_with(joined, kept, also)
+            batch.decide_with(batch.join(self._prepare(kept, batch.attempt)), kept, also)
         finally:
             kept.unpersist()
 
@@ -146,15 +144,22 @@ class Batch:
         self._work = work
         self.number = number
 
+    def join(self, reports: Sequence[TaskReport]) -> BatchReport:
+        """Put the reports together; a plan that Spark finds empty has no tasks at all."""
+        if not reports:
+            return nothing(self.attempt.nonce, self._work, self.number)
+        joined = join(reports, self.number)
+        if (joined.attempt, joined.work) != (self.attempt.nonce, self._work):
+            raise DualWriteError("the tasks report another attempt or query than this one")
+        return joined
+
     def decide(self, joined: BatchReport) -> None:
-        self._check(joined)
         self._coordinator.decide(
             joined, lambda decision: self._decisions.update(deciding(decision))
         )
 
     def decide_with(self, joined: BatchReport, frame: DataFrame, also: Also) -> None:
         """Let the user write, count the rows once more, and commit both with the decision."""
-        self._check(joined)
 
         def record(decision: Decision) -> None:
             try:
@@ -178,10 +183,6 @@ class Batch:
         found = self._decisions.update(closing(decision.attempt)).decisions.get(decision.work)
         if found is None or (found.batch, found.attempt) != (decision.batch, decision.attempt):
             raise RetryableError(f"batch {self.number} was rolled back: {error}") from error
-
-    def _check(self, joined: BatchReport) -> None:
-        if (joined.attempt, joined.work) != (self.attempt.nonce, self._work):
-            raise DualWriteError("the tasks report another attempt or query than this one")
 
     @contextmanager
     def given_up_on_error(self) -> Iterator[None]:

@@ -61,3 +61,17 @@ def join(reports: Sequence[TaskReport], batch: int) -> BatchReport:
         busy=sum(r.busy for r in reports),
         millis=max(r.millis for r in reports),
     )
+
+
+def nothing(attempt: str, work: str, batch: int) -> BatchReport:
+    """The report of a batch without tasks."""
+    return BatchReport(
+        attempt=attempt,
+        work=work,
+        batch=batch,
+        rows=0,
+        participants=(),
+        is_skipped=False,
+        busy=0,
+        millis=0.0,
+    )

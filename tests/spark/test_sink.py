@@ -249,6 +249,31 @@ def test_update_mode_and_rows_in_the_same_decision(
     assert kafka.open_ids(servers, name) == []
 
 
+def test_a_batch_that_spark_finds_empty_is_decided_all_the_same(
+    spark, source, servers, name, tmp_path
+):
+    register(spark)
+    kafka.fill(servers, f"{name}-in", range(5), partitions=3)
+    with KafkaSink(name, {"bootstrap.servers": servers}, topic=f"{name}-out") as sink:
+        write = sink.foreach_batch()
+
+        def write_nothing(frame, batch_id):
+            write(frame.limit(0), batch_id)
+
+        (
+            source()
+            .writeStream.option("checkpointLocation", str(tmp_path / "cp"))
+            .foreachBatch(write_nothing)
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+
+    found = ledger({"kafka.bootstrap.servers": servers, "dualwrite.sink.id": name})
+    assert [d.batch for d in found.decisions.values()] == [0]
+    assert kafka.slot_ids(servers, name) == []
+
+
 def test_a_batch_whose_rows_change_between_reads_fails_before_the_decision(
     spark, source, servers, name, postgres_url, tmp_path
 ):
