@@ -9,7 +9,12 @@ A group is written only when the one before it is durable. Hence at most the las
 journal can be torn, and recovery can tell a crash from damage.
 
 One slot that is already written is held back as the reserve. When the disk is full the journal goes on
-in slots that a checkpoint has freed, and at last in the reserve.
+in slots that a checkpoint has freed, and at last in the reserve. A new start goes on in the slot in which
+the last one ended, so any number of starts use up no slot.
+
+An attempt that found no room may have left a whole group behind. The journal never goes on behind such
+an attempt: the group is written again at the beginning of another slot, in a later epoch, which is the
+one that counts.
 """
 
 from collections import deque
@@ -59,6 +64,7 @@ class Journal:
         tip: Tip,
         slots: list[Slot],
         last_epoch: int,
+        current: str = "",
     ) -> None:
         self._disk = disk
         self._settings = settings
@@ -66,7 +72,7 @@ class Journal:
         self._used: list[Slot] = [s for s in slots if s.epoch]
         self._free: deque[Slot] = deque(s for s in slots if not s.epoch)
         self._reserve: Slot | None = None
-        self._slot: Slot | None = None
+        self._slot = next((s for s in self._used if s.name == current), None)
         self._next_name = 1 + max((int(s.name.split(".")[0]) for s in slots), default=0)
         self._last_epoch = last_epoch
         self.tip = tip
@@ -98,7 +104,8 @@ class Journal:
             self.is_full = True
             tried.append(slot)
             if slot is not self._slot:
-                self._give_back(slot)
+                self._free.append(slot)
+            self._slot = None
             slot = self._written_slot(size, tried)
 
     def _fits(self, slot: Slot, size: int) -> bool:
@@ -138,9 +145,6 @@ class Journal:
             slot, self._reserve = self._reserve, None
             return slot
         raise DiskFull("the disk is full and the journal's reserve is used up")
-
-    def _give_back(self, slot: Slot) -> None:
-        self._free.append(slot)
 
     def _write_to(self, slot: Slot, entries: list[EncodedEntry], size: int, steady_ms: int) -> None:
         is_new = slot is not self._slot

@@ -3,7 +3,8 @@
 Where the chain breaks, three things are possible:
 
 1. It goes on in another slot: a file was full, or the disk was, or an earlier recovery stopped at this
-   very place. The first group there names the checksum at which the chain stands.
+   very place. The first group there names the checksum at which the chain stands. The slot in which it
+   breaks may hold the same group, whole or torn, from the attempt that found no room.
 2. A valid group with later entries exists, but the chain does not lead to it. Since no group is
    written before the last one is durable, a durable group was damaged: `CorruptJournal`. The same if
    a group names a length that the file no longer has, and another group follows it.
@@ -47,6 +48,12 @@ class JournalReader:
         self._current = b""
         self._reach = 0
         self._broken_at: tuple[str, int] | None = None
+        # Where the chain goes on at the beginning of a slot: by checksum and position.
+        self._beginnings: dict[tuple[int, int], list[FoundSlot]] = {}
+        for slot in self.slots.values():
+            if slot.first is not None:
+                follows = slot.first.previous_crc, slot.first.first_position
+                self._beginnings.setdefault(follows, []).append(slot)
         self.replayed: set[str] = set()
 
     def replay(self, apply: Apply) -> None:
@@ -62,10 +69,20 @@ class JournalReader:
 
     def slots_for_writer(self) -> list[Slot]:
         """All slots; those that a later recovery from the same checkpoint needs keep their epoch."""
-        kept = self.replayed
+        kept = self.replayed | {self.current_slot}
         return [
             Slot(s.name, s.written, s.epoch if s.name in kept else 0) for s in self.slots.values()
         ]
+
+    @property
+    def current_slot(self) -> str:
+        """The slot in which the writer may go on behind the last group; empty if in none."""
+        tip = self.tip
+        slot = self.slots.get(tip.slot)
+        if slot is None or slot.epoch != tip.epoch or slot.written < tip.offset:
+            return ""
+        # A group that follows one whose promised length is not there looks like damage.
+        return tip.slot if self._reach <= slot.written else ""
 
     @property
     def last_epoch(self) -> int:
@@ -89,20 +106,18 @@ class JournalReader:
                 return
             if tip.offset and self._reach > len(self._current):
                 raise CorruptJournal(slot_path(tip.slot), len(self._current))
-            self._reach = header.reach
+            if self._continuation() is not None:
+                self._broken_at = (tip.slot, tip.offset)
+                return  # written again elsewhere, since this slot had no room for it
             entries, chain, end = self._intact_entries(header)
-            if len(entries) < header.entries:
-                self._broken_at = (tip.slot, end)
-                if self._continuation() is not None:
-                    return  # written again elsewhere, since this slot had no room for it
+            # A torn one promises nothing: a later life may have gone on behind its last entry.
+            self._reach = header.reach if len(entries) == header.entries else 0
             self.replayed.add(tip.slot)
             for number, payload in enumerate(entries, header.first_position):
                 apply(number, payload)
             self.steady_ms = max(self.steady_ms, header.steady_ms)
             position = tip.position + len(entries)
             self.tip = Tip(tip.slot, tip.epoch, end, header.number, position, chain)
-            if len(entries) < header.entries:
-                return
 
     def _intact_entries(self, header: GroupHeader) -> tuple[list[memoryview], int, int]:
         data = memoryview(self._current)
@@ -127,7 +142,7 @@ class JournalReader:
     def _continuation(self) -> tuple[str, GroupHeader] | None:
         """The slot whose first group follows the tip; of several attempts the last one."""
         best: tuple[str, GroupHeader] | None = None
-        for slot in self.slots.values():
+        for slot in self._beginnings.get((self.tip.chain, self.tip.position + 1), ()):
             header = slot.first
             if header is None or header.epoch <= self.tip.epoch or not _follows(header, self.tip):
                 continue

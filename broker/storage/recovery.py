@@ -79,6 +79,7 @@ def _recover(
             reader.tip,
             reader.slots_for_writer(),
             reader.last_epoch,
+            reader.current_slot,
         ),
         reader.steady_ms,
     )

@@ -134,6 +134,57 @@ def test_a_disk_that_is_full_at_the_start_still_serves():
     storage.flush()
 
 
+@pytest.mark.parametrize("is_kill", [True, False])
+@pytest.mark.parametrize("capacity", range(200_000, 300_000, 19_999))
+def test_any_number_of_starts_on_a_full_disk(capacity, is_kill):
+    """A start goes on in the journal file in which the last life ended."""
+    disk = MemoryDisk(capacity)
+    storage = Storage.open(disk, FULL, Listener())
+    key = key_of(1)
+    storage.add([CreateLog(key)], NOW)
+    for producer in range(PRODUCERS):
+        storage.add([Append(key, prepared(producer))], NOW)
+    storage.flush()
+    fill(storage, key)
+    for producer in range(PRODUCERS):
+        before = state_of(storage, Listener())
+        if is_kill:
+            disk.kill()
+        else:
+            disk.crash(Random(producer))
+        disk.capacity = disk.used
+
+        storage = Storage.open(disk, FULL, Listener())
+
+        assert storage.is_full
+        assert state_of(storage, Listener()) == before
+        storage.add([Append(key, marker(producer))], NOW)
+        storage.flush()
+        checkpoint_if_due(storage)
+    log = storage.logs[key]
+    assert log.last_stable == log.high_watermark == log.end
+
+
+def test_a_group_that_was_written_again_elsewhere_counts_once():
+    """The disk was full in the zeros behind a whole group: the next file holds the group, too."""
+    disk = MemoryDisk()
+    storage = Storage.open(disk, FULL, Listener())
+    key = key_of(1)
+    storage.add([CreateLog(key)], NOW)
+    storage.flush()
+    batch = build_batch([(b"k", bytes(900), None, NOW.wall_ms)])
+    storage.add([Append(key, batch)], NOW)
+    disk.capacity = disk.used + 500
+    storage.flush()
+    for producer in range(3):
+        storage.add([Append(key, marker(producer))], NOW)
+        storage.flush()
+    assert storage.is_full
+    before = state_of(storage, Listener())
+    disk.kill()
+    assert state_of(Storage.open(disk, FULL, Listener()), Listener()) == before
+
+
 def test_a_reserve_that_a_power_loss_has_shortened_is_made_again():
     disk = MemoryDisk()
     Storage.open(disk, FULL, Listener())
