@@ -75,10 +75,11 @@ class TopicDecisionLog:
         if end == 0:
             return Ledger()
         self._consumer.assign([TopicPartition(self._topic, 0, self._position)])
-        entries: dict[str, Any] = {}
-        for name, body in self._until(end):
-            entries[name] = None if body is None else decode(name, body)
-        self._ledger = self._ledger.with_entries(entries)
+        # Only the newest record of an entry counts; the older ones are not even decoded.
+        newest = dict(self._until(end))
+        self._ledger = self._ledger.with_entries(
+            {name: None if body is None else decode(name, body) for name, body in newest.items()}
+        )
         self._position = end
         return self._ledger
 
