@@ -1,5 +1,6 @@
 """Puts a planted bug into a copy of the tree and runs tests there."""
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -34,22 +35,28 @@ def run_tests(tree: Path, tests: tuple[str, ...]) -> int:
     done = subprocess.run(
         command,
         cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"PYTHONPATH": str(tree)},
         capture_output=True,
         timeout=SECONDS_MAX,
     )
     return done.returncode
 
 
+def change(file: Path, source: str) -> None:
+    """Write a source file and drop what Python has compiled of it: their times may be the same."""
+    file.write_text(source)
+    Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
+
+
 def run_mutant(tree: Path, mutant: Mutant) -> str:
     """killed, survived, or broken: pytest could not run at all."""
     file = tree / mutant.file
     source = file.read_text()
-    file.write_text(source.replace(mutant.old, mutant.new, 1))
+    change(file, source.replace(mutant.old, mutant.new, 1))
     try:
         code = run_tests(tree, mutant.tests)
     except subprocess.TimeoutExpired:
         return "killed"  # it hangs, which nobody could overlook
     finally:
-        file.write_text(source)
+        change(file, source)
     return {0: "survived", 1: "killed"}.get(code, "broken")

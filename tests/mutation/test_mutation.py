@@ -5,7 +5,7 @@ import pytest
 from tests.mutation.mutants import MUTANTS
 from tests.mutation.planting import ROOT, copy_tree, run_mutant, run_tests
 
-SMOKE = "an allowing rule wins over a denying one"
+SMOKE = "whatever is open is committed"
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
