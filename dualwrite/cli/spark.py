@@ -6,63 +6,69 @@ on it fails at its next batch and has to be started again.
 
 import json
 import secrets
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dualwrite.errors import ConfigurationError, DualWriteError
+from dualwrite.cli.connecting import (
+    DONE,
+    AsJson,
+    Bootstrap,
+    CommandConfig,
+    guarded,
+    kafka_config,
+    show,
+)
+from dualwrite.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from dualwrite.recipes.spark.decision_log import DecisionLog
     from dualwrite.recipes.spark.engine import Engine
 
-app = typer.Typer(help="Look at a Spark sink and bring it in order.", no_args_is_help=True)
+app = typer.Typer(help="Look at a Spark sink and bring it in order.")
 
 Sink = Annotated[str, typer.Option("--sink", help="The sink's id (dualwrite.sink.id).")]
-Servers = Annotated[str, typer.Option("--bootstrap-servers", help="Kafka, as host:port.")]
-CommandConfig = Annotated[
-    Path | None, typer.Option("--command-config", help="File of key=value Kafka settings.")
-]
 Decisions = Annotated[
     str | None,
     typer.Option("--decisions", help="URL of the decisions' home; the sink's topic without it."),
 ]
 Mode = Annotated[str, typer.Option("--mode", help="2pc or resume, as the sink was told.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def attach(to: typer.Typer) -> None:
-    to.add_typer(app, name="spark")
+    to.add_typer(app, name="spark", no_args_is_help=True)
 
 
 @app.command()
 def status(
     sink: Sink,
-    bootstrap_servers: Servers = "127.0.0.1:9092",
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     decisions: Decisions = None,
     mode: Mode = "2pc",
-    as_json: AsJson = False,
+    json_: AsJson = False,
 ) -> None:
     """Show the newest driver, the decided batches and what is open; changes nothing."""
     engine = _engine(sink, bootstrap_servers, command_config, decisions, mode)
-    with _refusing(), engine.decisions() as log:
-        found = _status(engine, log)
-    if as_json:
-        _print_json(found)
-        return
-    _print_status(sink, found)
+
+    def command() -> int:
+        with engine.decisions() as log:
+            found = _status(engine, log)
+        if json_:
+            typer.echo(json.dumps(found))
+        else:
+            _print_status(sink, found)
+        return DONE
+
+    guarded(command)
 
 
 @app.command()
 def recover(
     sink: Sink,
-    bootstrap_servers: Servers = "127.0.0.1:9092",
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     decisions: Decisions = None,
     mode: Mode = "2pc",
@@ -70,20 +76,26 @@ def recover(
         bool,
         typer.Option("--accept-loss", help="Go on without decided rows that Kafka has aborted."),
     ] = False,
-    as_json: AsJson = False,
+    json_: AsJson = False,
 ) -> None:
     """Finish what is decided and abort the rest, so that readers can go on."""
     engine = _engine(sink, bootstrap_servers, command_config, decisions, mode)
-    with _refusing(), engine.decisions() as log:
-        finished = len(log.read().pending)
-        attempt = engine.coordinator(log).recover(accept_loss=accept_loss)
-    _print_result({"run": attempt.run, "finished": finished, "aborted": attempt.aborted}, as_json)
+
+    def command() -> int:
+        with engine.decisions() as log:
+            finished = len(log.read().pending)
+            attempt = engine.coordinator(log).recover(accept_loss=accept_loss)
+        result = {"run": attempt.run, "finished": finished, "aborted": attempt.aborted}
+        _print_result(result, json_)
+        return DONE
+
+    guarded(command)
 
 
 @app.command()
 def forget(
     sink: Sink,
-    bootstrap_servers: Servers = "127.0.0.1:9092",
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     decisions: Decisions = None,
     mode: Mode = "2pc",
@@ -92,57 +104,45 @@ def forget(
     lost: Annotated[
         bool, typer.Option("--lost", help="Batches of which Kafka has aborted everything.")
     ] = False,
-    as_json: AsJson = False,
+    json_: AsJson = False,
 ) -> None:
     """Forget decided batches: they are written again when Spark runs them again."""
     if sum((query is not None, job is not None, lost)) > 1:
         raise typer.BadParameter("only one of --query, --job and --lost can be given")
     engine = _engine(sink, bootstrap_servers, command_config, decisions, mode)
     work = f"query:{query}" if query else f"job:{job}" if job else None
-    with _refusing(), engine.decisions() as log:
-        coordinator = engine.coordinator(log)
-        if lost:
-            count = coordinator.forget_lost()
-        else:
-            count = sum(work in (None, known) for known in log.read().decisions)
-            coordinator.forget(work)
-    _print_result({"forgotten": count}, as_json)
+
+    def command() -> int:
+        with engine.decisions() as log:
+            coordinator = engine.coordinator(log)
+            if lost:
+                count = coordinator.forget_lost()
+            else:
+                count = sum(work in (None, known) for known in log.read().decisions)
+                coordinator.forget(work)
+        _print_result({"forgotten": count}, json_)
+        return DONE
+
+    guarded(command)
 
 
 def _engine(
-    sink: str, servers: str, command_config: Path | None, decisions: str | None, mode: str
+    sink: str, servers: str | None, command_config: Path | None, decisions: str | None, mode: str
 ) -> "Engine":
     from dualwrite.recipes.spark.engine import Engine
     from dualwrite.recipes.spark.names import check_sink
     from dualwrite.recipes.spark.options import SinkOptions
 
     try:
-        kafka = {"bootstrap.servers": servers, **_settings(command_config)}
-        options = SinkOptions(sink=check_sink(sink), kafka=kafka, decisions=decisions, mode=mode)
+        options = SinkOptions(
+            sink=check_sink(sink),
+            kafka=kafka_config(servers, command_config),
+            decisions=decisions,
+            mode=mode,
+        )
     except ConfigurationError as error:
         raise typer.BadParameter(str(error)) from error
     return Engine(options, f"command-{secrets.token_hex(8)}")
-
-
-def _settings(path: Path | None) -> dict[str, str]:
-    if path is None:
-        return {}
-    try:
-        lines = [line.strip() for line in path.read_text().splitlines()]
-    except OSError as error:
-        raise typer.BadParameter(f"--command-config: {error}") from error
-    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """Say in words what went wrong, and end with exit code 1."""
-    try:
-        yield
-    except DualWriteError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from error
 
 
 def _status(engine: "Engine", log: "DecisionLog") -> dict[str, Any]:
@@ -181,42 +181,33 @@ def _status(engine: "Engine", log: "DecisionLog") -> dict[str, Any]:
 
 
 def _print_status(sink: str, found: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(file=sys.stdout)
     state = "closed" if found["is_closed"] else "open"
-    console.print(f"sink {sink}: run {found['run']} ({state}), driver {found['driver']}")
-    cells: list[tuple[str, Callable[[dict[str, Any]], Any]]] = [
-        ("query or job", lambda d: d["work"]),
-        ("batch", lambda d: d["batch"]),
-        ("state", lambda d: "done" if d["is_done"] else "pending"),
-        ("rows", lambda d: d.get("rows", "")),
-        ("prepare ms", lambda d: d.get("prepare_ms", "")),
-        ("decide ms", lambda d: d.get("decide_ms", "")),
-        ("complete ms", lambda d: d.get("complete_ms", "")),
-        ("orphans", lambda d: d.get("orphans_aborted", "")),
+    typer.echo(f"sink {sink}: run {found['run']} ({state}), driver {found['driver']}")
+    steps = ("rows", "prepare_ms", "decide_ms", "complete_ms", "orphans_aborted")
+    decided = [
+        {
+            "work": d["work"],
+            "batch": d["batch"],
+            "state": "done" if d["is_done"] else "pending",
+            **{step: d.get(step) for step in steps},
+        }
+        for d in found["decisions"]
     ]
-    decided = Table(*[name for name, _ in cells], title="newest decision of each query and job")
-    for decision in found["decisions"]:
-        decided.add_row(*[str(cell(decision)) for _, cell in cells])
-    console.print(decided)
-    if found["open"]:
-        opened = Table(
-            "transactional id", "pair", "open for", "recovery would", title="open transactions"
-        )
-        for one in found["open"]:
-            age = f"{time.time() - one['started_ms'] / 1000:.0f} s"
-            opened.add_row(one["transactional_id"], one["pair"], age, one["outcome"])
-        console.print(opened)
+    show(decided, False, title="newest decision of each query and job")
+    opened = [
+        {
+            "transactional_id": one["transactional_id"],
+            "pair": one["pair"],
+            "open_for": f"{time.time() - one['started_ms'] / 1000:.0f} s",
+            "recovery_would": one["outcome"],
+        }
+        for one in found["open"]
+    ]
+    show(opened, False, title="open transactions")
 
 
 def _print_result(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        _print_json(result)
+        typer.echo(json.dumps(result))
     else:
         typer.echo(", ".join(f"{name} {value}" for name, value in result.items()))
-
-
-def _print_json(found: dict[str, Any]) -> None:
-    typer.echo(json.dumps(found))
