@@ -79,7 +79,7 @@ def test_overwriting_a_topic_and_an_unregistered_source_are_refused():
         make_source()({**GOOD, "dualwrite.job.id": "j"}).streamWriter(schema, False)
 
 
-@pytest.mark.parametrize("home", ["file:///tmp/x", "s3a://bucket/x", "decisions"])
+@pytest.mark.parametrize("home", ["file:///data/decisions", "s3a://bucket/x", "decisions"])
 def test_a_file_system_is_no_home_for_decisions(home):
     with pytest.raises(ConfigurationError, match="is not a database"):
         open_log(home, {}, "orders")
