@@ -11,12 +11,11 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
 from dualwrite.broker.listeners import Listener, parse_listeners
-from dualwrite.broker.metrics import Metrics, TimedDisk
 from dualwrite.broker.node import Node
 from dualwrite.broker.running_clock import RunningClock
 from dualwrite.broker.security.gate import lock, tighten
@@ -24,15 +23,20 @@ from dualwrite.broker.server import Server
 from dualwrite.broker.settings import Settings
 from dualwrite.broker.storage.disk import Disk, RealDisk
 
+if TYPE_CHECKING:
+    from dualwrite.broker.metrics import Metrics
+
 log = logging.getLogger("dualwrite.broker")
 
 STOP_SECONDS: Final = 10.0
 
 
-def open_disk(data_dir: str | Path, settings: Settings) -> tuple[Disk, Metrics | None]:
+def open_disk(data_dir: str | Path, settings: Settings) -> tuple[Disk, "Metrics | None"]:
     """The data directory; timed if somebody can ask for the figures (`http.port`)."""
     if settings["http.port"] is None:
         return RealDisk(data_dir), None
+    from dualwrite.broker.metrics import Metrics, TimedDisk
+
     metrics = Metrics()
     return TimedDisk(data_dir, metrics.fsync), metrics
 
@@ -42,7 +46,7 @@ async def serve(
     settings: Settings,
     on_ready: Callable[[Server], None],
     stopped: asyncio.Event,
-    metrics: Metrics | None = None,
+    metrics: "Metrics | None" = None,
 ) -> None:
     """Run a broker on the current loop until `stopped`; raises `StorageFailed` if the disk fails.
 

@@ -10,16 +10,18 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.broker.call import Call
 from dualwrite.broker.connection import ClientConnection
 from dualwrite.broker.listeners import Listener
-from dualwrite.broker.metrics import Metrics
 from dualwrite.broker.node import Node
 from dualwrite.broker.running_clock import RunningClock
 from dualwrite.broker.storage.errors import DiskFull, StorageFailed
 from dualwrite.broker.storage.storage import Group
+
+if TYPE_CHECKING:
+    from dualwrite.broker.metrics import Metrics
 
 log = logging.getLogger("dualwrite.broker")
 
@@ -38,7 +40,7 @@ class Server:
         node: Node,
         listeners: list[Listener],
         clock: RunningClock,
-        metrics: Metrics | None = None,
+        metrics: "Metrics | None" = None,
     ) -> None:
         self.node = node
         self.listeners = listeners
@@ -134,6 +136,8 @@ class Server:
 
     async def metrics_text(self) -> bytes:
         """What Prometheus scrapes; runs on the loop, which owns the node."""
+        from dualwrite.broker.metrics import Metrics
+
         metrics = self.metrics or Metrics()
         return metrics.render(self.node, len(self._connections), self.clock.now())
 

@@ -1,19 +1,26 @@
 """The `dualwrite` command.
 
-Each module of this package adds its commands through a function `attach(app)`; nothing here knows
-them by name, and what a command needs beyond the client is imported when it runs.
+Each module of this package adds one command, which has the module's name, through a function
+`attach(app)`. Nothing here knows them by name. Only the module of the command that is asked for is
+loaded, all of them for help; what a command needs beyond the client is imported when it runs. A
+module with a function `start(arguments)` reads its arguments itself.
 """
 
 import importlib
 import pkgutil
+import sys
+from typing import TYPE_CHECKING
 
-import typer
+if TYPE_CHECKING:
+    import typer
 
 __all__ = ["build_app", "main"]
 
 
-def build_app() -> typer.Typer:
-    """The command with everything that the modules of this package attach to it."""
+def build_app(only: str | None = None) -> "typer.Typer":
+    """The command with what the modules of this package attach to it; `only` is one of them."""
+    import typer
+
     app = typer.Typer(
         name="dualwrite",
         help="Two-phase commit across a database and Kafka.",
@@ -21,8 +28,10 @@ def build_app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda found: found.name):
-        attach = getattr(importlib.import_module(f"{__name__}.{module.name}"), "attach", None)
+    # Without a callback an app with one command would be that command.
+    app.callback()(lambda: None)
+    for name in _modules() if only is None else [only]:
+        attach = getattr(importlib.import_module(f"{__name__}.{name}"), "attach", None)
         if attach is not None:
             attach(app)
     return app
@@ -30,4 +39,14 @@ def build_app() -> typer.Typer:
 
 def main() -> None:
     """Entry point: exit code 0 is done, 1 is refused or differing, 2 is wrong usage."""
-    build_app()()
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in _modules():
+        build_app()()
+    start = getattr(importlib.import_module(f"{__name__}.{name}"), "start", None)
+    if start is not None:
+        sys.exit(start(sys.argv[2:]))
+    build_app(only=name)()
+
+
+def _modules() -> list[str]:
+    return sorted(module.name for module in pkgutil.iter_modules(__path__))

@@ -1,62 +1,79 @@
-"""`dualwrite broker`: the bundled broker in the foreground."""
+"""`dualwrite broker`: the bundled broker in the foreground.
 
+Its options are read by argparse: a broker that is started for one test must be there at once, and typer
+would take as long to load as half of the broker.
+"""
+
+import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
-
-import typer
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    import typer
+
     from dualwrite.broker.server import Server
     from dualwrite.broker.settings import Settings
 
 STORAGE_FAILED: Final = 70
 REFUSED: Final = 1
 USAGE: Final = 2
+SUMMARY: Final = "Run the bundled broker until SIGTERM."
 
 
-HttpPort = Annotated[
-    int | None,
-    typer.Option(help="Console and metrics on loopback; 0 picks a port.", min=0, max=65535),
-]
-TokenFile = Annotated[
-    Path | None, typer.Option(help="File (mode 0600) with the console's login token.")
-]
-HttpConfig = Annotated[
-    Path | None,
-    typer.Option(help="Client settings of the console, for a broker that asks for a login."),
-]
-StoreUrl = Annotated[
-    str | None, typer.Option(help="State store that the console asks.", metavar="URL")
-]
-
-
-def attach(app: typer.Typer) -> None:
+def attach(app: "typer.Typer") -> None:
     """Add the command."""
-    app.command("broker")(broker)
+    import typer
+
+    @app.command(
+        "broker",
+        help=SUMMARY,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )
+    def broker(context: typer.Context) -> None:
+        raise typer.Exit(start(context.args))
 
 
-def broker(
-    listen: Annotated[
-        str | None, typer.Option(help="HOST:PORT; port 0 picks a free one.", metavar="HOST:PORT")
-    ] = None,
-    data_dir: Annotated[Path, typer.Option(help="Where the data is kept.")] = Path(
-        "dualwrite-data"
-    ),
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file with settings by Kafka's names.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="One setting.", metavar="KEY=VALUE")
-    ] = None,
-    http_port: HttpPort = None,
-    http_token_file: TokenFile = None,
-    http_command_config: HttpConfig = None,
-    store: StoreUrl = None,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING, …")] = "INFO",
-) -> None:
-    """Run the bundled broker until SIGTERM."""
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dualwrite broker", description=SUMMARY, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--listen", metavar="HOST:PORT", help="where to listen; port 0 picks a free one")
+    add("--data-dir", type=Path, default=Path("dualwrite-data"), help="where the data is kept")
+    add("--config", type=Path, help="TOML file with settings by Kafka's names")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting")
+    add(
+        "--http-port",
+        type=_port,
+        metavar="PORT",
+        help="console and metrics on loopback; 0 picks a port",
+    )
+    add("--http-token-file", type=Path, help="file (mode 0600) with the console's login token")
+    add(
+        "--http-command-config",
+        type=Path,
+        help="client settings of the console, for a broker that asks for a login",
+    )
+    add("--store", metavar="URL", help="state store that the console asks")
+    levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+    add("--log-level", default="INFO", type=str.upper, choices=levels, help="what to log")
+    return parser
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= 65535:
+        raise ValueError(text)
+    return port
+
+
+def start(arguments: Sequence[str]) -> int:
+    """Run until SIGTERM; gives the exit code."""
+    options = _parser().parse_args(arguments)
+
     import logging
 
     from dualwrite.broker.security.errors import SecurityConfigError
@@ -64,46 +81,58 @@ def broker(
     from dualwrite.broker.storage.errors import StorageError, StorageFailed
     from dualwrite.errors import ConfigurationError
 
-    logging.basicConfig(
-        level=log_level.upper(),
-        stream=sys.stderr,
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-    )
-    pairs = list(set_ or ())
-    if listen is not None:
-        pairs.append(f"listeners=PLAINTEXT://{listen}")
+    try:
+        logging.basicConfig(
+            level=options.log_level,
+            stream=sys.stderr,
+            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        )
+        _run(
+            options.data_dir,
+            Settings.read(options.config, _pairs(options)),
+            options.http_command_config,
+        )
+    except (SecurityConfigError, SettingError, ConfigurationError) as error:
+        return _say(error, USAGE)
+    except StorageFailed as error:
+        return _say(error, STORAGE_FAILED)
+    except (StorageError, OSError) as error:
+        return _say(error, REFUSED)
+    return 0
+
+
+def _say(error: Exception, code: int) -> int:
+    sys.stderr.write(f"dualwrite broker: {error}\n")
+    return code
+
+
+def _pairs(options: argparse.Namespace) -> list[str]:
+    pairs = list(options.set)
+    if options.listen is not None:
+        pairs.append(f"listeners=PLAINTEXT://{options.listen}")
     for name, value in (
-        ("http.port", http_port),
-        ("http.token.file", http_token_file),
-        ("store.url", store),
+        ("http.port", options.http_port),
+        ("http.token.file", options.http_token_file),
+        ("store.url", options.store),
     ):
         if value is not None:
             pairs.append(f"{name}={value}")
-    try:
-        _run(data_dir, Settings.read(config, pairs), http_command_config)
-    except (SecurityConfigError, SettingError, ConfigurationError) as error:
-        typer.echo(f"dualwrite broker: {error}", err=True)
-        raise typer.Exit(USAGE) from None
-    except StorageFailed as error:
-        typer.echo(f"dualwrite broker: {error}", err=True)
-        raise typer.Exit(STORAGE_FAILED) from None
-    except (StorageError, OSError) as error:
-        typer.echo(f"dualwrite broker: {error}", err=True)
-        raise typer.Exit(REFUSED) from None
+    return pairs
 
 
 def _run(data_dir: Path, settings: "Settings", command_config: Path | None) -> None:
     from dualwrite.broker.broker import run_in_foreground
+
+    port = settings["http.port"]
+    if port is None:
+        run_in_foreground(str(data_dir), settings, _announce)
+        return
     from dualwrite.cli.console import TOKEN_NAME, Stoppable, is_installed, start_beside
 
     beside: list[Stoppable] = []
-    if settings["http.port"] is not None:
-        is_installed()
+    is_installed()
 
     def start_console(server: "Server", metrics_text: Callable[[], bytes]) -> None:
-        port = settings["http.port"]
-        if port is None:
-            return
         token_file = settings["http.token.file"] or data_dir / TOKEN_NAME
         beside.append(
             start_beside(
@@ -124,5 +153,5 @@ def _run(data_dir: Path, settings: "Settings", command_config: Path | None) -> N
 
 
 def _announce(line: str) -> None:
-    typer.echo(line)
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

@@ -10,13 +10,15 @@ class and a version into straight-line code on first use; nothing is compiled at
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
 # A list of buffers lets a fetch answer point at several slices of a log without joining them.
 Buffers = bytes | memoryview | list[bytes | memoryview]
+
+_MADE = object()  # the default of a field that gets a new list or struct each time
 
 NO_UUID = bytes(16)
 NO_TAG = -1
@@ -197,14 +199,40 @@ def _show(self: Any) -> str:
     return f"{type(self).__name__}({values})"
 
 
+def _first_init(self: Any, *args: Any, **values: Any) -> None:
+    """Stands in for `__init__` until the first message of a class is made."""
+    cls = type(self)
+    cls.__init__ = _init_of(cls)
+    cls.__init__(self, *args, **values)
+
+
+def _init_of(cls: type[Any]) -> Callable[..., None]:
+    scope: dict[str, Any] = {}
+    parameters = []
+    lines = []
+    for each in fields(cls):
+        scope[f"_{each.name}"] = _MADE if each.default is MISSING else each.default
+        parameters.append(f"{each.name}=_{each.name}")
+        value = each.name
+        if each.default is MISSING:
+            scope[f"_make_{each.name}"] = each.default_factory
+            value = f"_make_{each.name}() if {each.name} is _{each.name} else {each.name}"
+        lines.append(f"    self.{each.name} = {value}\n")
+    source = f"def __init__(self, {', '.join(parameters)}):\n{''.join(lines) or '    pass'}"
+    exec(source, scope)
+    made: Callable[..., None] = scope["__init__"]
+    return made
+
+
 def _finish(cls: type[T]) -> type[T]:
-    # Generating __eq__ and __repr__ for each of two hundred classes would triple the import time.
+    # Generating methods for each of two hundred classes would triple the import time.
+    cls.__init__ = _first_init  # type: ignore[method-assign]
     cls.__eq__ = _is_equal  # type: ignore[method-assign]
     cls.__hash__ = None  # type: ignore[assignment]
     cls.__repr__ = _show  # type: ignore[method-assign]
     if cls.__doc__ is None:
         cls.__doc__ = cls.__name__  # dataclass() would compute a signature instead
-    return dataclass(slots=True, eq=False, repr=False, match_args=False)(cls)
+    return dataclass(slots=True, init=False, eq=False, repr=False, match_args=False)(cls)
 
 
 @dataclass_transform()
