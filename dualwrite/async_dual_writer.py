@@ -34,7 +34,7 @@ from dualwrite.store import AsyncStore, LocalTransaction, Store
 from dualwrite.surroundings import Kafka, Surroundings
 from dualwrite.transaction import Rollback, TransactionView, Unit
 from dualwrite.upkeep import Leaser, Upkeep
-from dualwrite.write_path import WritePath, raise_named
+from dualwrite.write_path import WritePath, as_retryable
 from dualwrite.writer_settings import KafkaCommit, ModeName, WriterSettings
 
 T = TypeVar("T")
@@ -85,9 +85,12 @@ class AsyncTransaction(TransactionView):
             await self._opened.commit(self._open_unit())
             return False
         await self._opened.roll_back(self._open_unit())
-        if not isinstance(error, Rollback):
-            raise_named(error)
-        return True
+        if isinstance(error, Rollback):
+            return True
+        named = as_retryable(error)
+        if named is not error:
+            raise named from error
+        return False
 
     def check_joins(self, writer: object, handle: object | None) -> None:
         """Refuse a block inside this one that is not of the same transaction."""

@@ -31,7 +31,7 @@ from dualwrite.store import Store
 from dualwrite.surroundings import Surroundings
 from dualwrite.transaction import Rollback, TransactionView, Unit
 from dualwrite.upkeep import StoreLeaser, Upkeep
-from dualwrite.write_path import WritePath, raise_named
+from dualwrite.write_path import WritePath, as_retryable
 from dualwrite.writer_settings import KafkaCommit, ModeName, WriterSettings
 
 T = TypeVar("T")
@@ -86,9 +86,12 @@ class Transaction(TransactionView):
             self._opened.commit(self._open_unit())
             return False
         self._opened.roll_back(self._open_unit())
-        if not isinstance(error, Rollback):
-            raise_named(error)
-        return True
+        if isinstance(error, Rollback):
+            return True
+        named = as_retryable(error)
+        if named is not error:
+            raise named from error
+        return False
 
     def check_joins(self, writer: object, handle: object | None) -> None:
         """Refuse a block inside this one that is not of the same transaction."""

@@ -17,7 +17,12 @@ USAGE: Final = 2
 
 Bootstrap = Annotated[
     str | None,
-    typer.Option("--bootstrap-servers", help="HOST:PORT of the cluster.", metavar="SERVERS"),
+    typer.Option(
+        "--bootstrap-servers",
+        help="HOST:PORT of the cluster.",
+        metavar="SERVERS",
+        envvar="DUALWRITE_BOOTSTRAP_SERVERS",
+    ),
 ]
 CommandConfig = Annotated[
     Path | None,
@@ -29,6 +34,7 @@ StoreUrl = Annotated[
         "--store",
         help="The state store: an SQLAlchemy URL, rocksdb:PATH or zookeeper://HOSTS/ROOT.",
         metavar="URL",
+        envvar="DUALWRITE_STORE",
     ),
 ]
 TableName = Annotated[str, typer.Option("--table", help="Name of the SQL state table.")]
