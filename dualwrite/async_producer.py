@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+from dualwrite import tracing
 from dualwrite.async_driver import AsyncDriver
 from dualwrite.config import parse_config
 from dualwrite.content import Content, HeadersGiven, Row, as_bytes, as_headers, as_state
@@ -37,6 +38,7 @@ class AsyncTwoPhaseProducer:
         self._config = parse_config(config, transactional=True)
         self._flows = TransactionFlows(self._config, random.Random().randrange)
         self._driver = AsyncDriver(self._config, self._flows.cluster)
+        self._is_traced = False
 
     async def init_transactions(
         self, keep_prepared_txn: bool = False, timeout: float | None = None
@@ -46,6 +48,7 @@ class AsyncTwoPhaseProducer:
     async def begin_transaction(self) -> None:
         async with self._driver.lock:
             self._flows.begin()
+            self._is_traced = tracing.is_on()
 
     async def produce(
         self,
@@ -60,6 +63,8 @@ class AsyncTwoPhaseProducer:
         value = None if value is None else as_bytes(value)
         key = None if key is None else as_bytes(key)
         given = as_headers(headers) if headers else None
+        if self._is_traced:
+            given = tracing.carry(given)
         flows = self._flows
         async with self._driver.lock:
             flows.states.require("produce")
@@ -190,7 +195,8 @@ class AsyncTwoPhaseProducer:
 
     async def _run_and_tell(self, call: str, flow: Flow[T], timeout: float | None) -> T:
         try:
-            return await self._run(call, flow, timeout)
+            with tracing.span(call, transactional_id=self._flows.transactional_id):
+                return await self._run(call, flow, timeout)
         finally:
             self._tell_quietly()
 

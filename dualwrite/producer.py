@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from time import monotonic
 from typing import Any, TypeVar
 
+from dualwrite import tracing
 from dualwrite.blocking import BlockingDriver
 from dualwrite.config import parse_config
 from dualwrite.content import Content, HeadersGiven, Row, as_bytes, as_headers, as_state
@@ -56,6 +57,7 @@ class TwoPhaseProducer:
         self._states = self._flows.states
         self._topics = self._flows.cluster.topics
         self._put = self._flows.sender.put
+        self._is_traced = False
         self._wall_clock_ms = 0.0
 
     def init_transactions(
@@ -77,6 +79,7 @@ class TwoPhaseProducer:
         with self._lock:
             self._flows.begin()
             self._wall_clock_ms = (time.time() - monotonic()) * 1000
+            self._is_traced = tracing.is_on()
 
     def produce(
         self,
@@ -98,6 +101,8 @@ class TwoPhaseProducer:
         if key is not None and type(key) is not bytes:
             key = as_bytes(key)
         given = as_headers(headers) if headers else None
+        if self._is_traced:
+            given = tracing.carry(given)
         with self._lock:
             if self._states.state is not _IN_TRANSACTION:
                 self._states.require("produce")
@@ -293,7 +298,8 @@ class TwoPhaseProducer:
 
     def _run_and_tell(self, call: str, flow: Flow[T], timeout: float | None) -> T:
         try:
-            return self._run(call, flow, timeout)
+            with tracing.span(call, transactional_id=self._flows.transactional_id):
+                return self._run(call, flow, timeout)
         finally:
             self._tell_quietly()
 

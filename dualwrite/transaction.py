@@ -11,6 +11,7 @@ from dualwrite.group_metadata import GroupMetadata
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_pool import Slot
 from dualwrite.store import LocalTransaction
+from dualwrite.tracing import Trace
 
 DatabaseOutcome = Literal["committed", "rolled_back"]
 KafkaOutcome = Literal["committed", "pending", "aborted", "none"]
@@ -128,6 +129,7 @@ class Unit:
     is_sent: bool = False
     """COMMIT may have reached the database: from here on the outcome is the database's alone."""
     outcome: Outcome | None = None
+    trace: Trace = field(default_factory=Trace)
     spoiled_by: BaseException | None = None
     """A joined block inside this one failed; its work cannot be told apart any more."""
 
@@ -190,7 +192,9 @@ class TransactionView:
         headers: HeadersGiven = None,
     ) -> None:
         """Buffer a record; it is sent when the block ends, and visible once both sides committed."""
-        self._usable().buffer.produce(topic, value, key, partition, on_delivery, timestamp, headers)
+        unit = self._usable()
+        headers = unit.trace.carry(headers)
+        unit.buffer.produce(topic, value, key, partition, on_delivery, timestamp, headers)
 
     def send_offsets(self, offsets: Any, group_metadata: GroupMetadata | bytes | str) -> None:
         """Commit consumed offsets with the Kafka transaction (KIP-447).

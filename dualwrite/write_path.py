@@ -57,6 +57,16 @@ class WritePath:
 
     def commit(self, unit: Unit) -> Steps[Outcome]:
         """Carry the unit to the decision. A `pending` outcome is then to be finished."""
+        try:
+            outcome = yield from self._commit(unit)
+        except BaseException as error:
+            unit.trace.end(error)
+            raise
+        if outcome.kafka != "pending":
+            unit.trace.end(outcome=outcome.database)
+        return outcome
+
+    def _commit(self, unit: Unit) -> Steps[Outcome]:
         if unit.spoiled_by is not None:
             yield from self.roll_back(unit)
             raise InvalidTxnState("a block that had joined failed") from unit.spoiled_by
@@ -74,6 +84,7 @@ class WritePath:
         """Undo the database work; nothing has been sent to Kafka yet."""
         yield from call(unit.local.rollback)
         unit.ended("rolled_back", "none")
+        unit.trace.end(outcome="rolled_back")
 
     def finish(self, unit: Unit) -> Steps[Outcome]:
         """Commit in Kafka what is decided; an error here only means that it takes longer."""
@@ -81,7 +92,8 @@ class WritePath:
             return unit.require_outcome()
         slot = unit.slot
         try:
-            yield from self._mode.commit(slot, unit.state)
+            with unit.trace.part("complete", txn=str(unit.state)):
+                yield from self._mode.commit(slot, unit.state)
         except Exception as error:  # noqa: BLE001 - it is decided, and recovery will end it
             # Fenced included: another instance has claimed the slot, and reads the same decision.
             name = slot.transactional_id
@@ -89,10 +101,12 @@ class WritePath:
                 logging.WARNING, "kafka_commit_pending", name, unit.state, error=error
             )
             metrics.transactions.labels(self._around.app, "pending").inc()
+            unit.trace.end(outcome="pending", slot=name, txn=str(unit.state))
             return unit.require_outcome()
         self._around.at("completed")
         metrics.window.labels(self._around.app).observe(time.monotonic() - unit.opened_at)
         metrics.transactions.labels(self._around.app, "committed").inc()
+        unit.trace.end(outcome="committed", slot=slot.transactional_id, txn=str(unit.state))
         return unit.ended("committed", "committed")
 
     def _prepare(self, unit: Unit) -> Steps[None]:
@@ -102,7 +116,8 @@ class WritePath:
         if not unit.buffer:
             return
         unit.opened_at = time.monotonic()
-        unit.state = yield from self._mode.prepare(unit)
+        with unit.trace.part("prepare", records=len(unit.buffer)):
+            unit.state = yield from self._mode.prepare(unit)
         around.at("prepared")
         if not unit.state.has_transaction:
             unit.slot.is_ready = True
@@ -118,7 +133,8 @@ class WritePath:
         unit.is_sent = True
         try:
             self._around.at("committing")
-            yield from call(unit.local.commit)
+            with unit.trace.part("decide"):
+                yield from call(unit.local.commit)
         except CommitUnknown as error:
             cause = error.__cause__
             if cause is None or isinstance(cause, Exception):
