@@ -143,7 +143,7 @@ class Upkeep:
             yield from self.try_recover(slot)
         if self.pool.kept < self._settings.slots:
             yield from self._lease()
-        yield from self._take_over()
+        yield from self._take_over_from_the_dead()
         if self._rounds % BROKER_SWEEP_ROUNDS == 0:
             yield from self._sweep_broker()
         for slot in self.pool.in_trouble():
@@ -238,17 +238,23 @@ class Upkeep:
         for each in leased:
             self.pool.add(Slot(each.transactional_id, each.claim))
 
-    def _take_over(self) -> Steps[None]:
+    def _take_over(self, *, passing: Iterable[str] = ()) -> Steps[None]:
         taken = yield from call(
             self._leaser.take_over,
             self._settings.app,
             self._around.owner_name,
             is_gone=self._owner.is_gone,
-            held=self.pool.held,
+            held=[*self.pool.held, *passing],
         )
         for each in taken:
             self._around.tell(logging.INFO, "taken_over", each.transactional_id, each.claim.state)
             self.pool.add(Slot(each.transactional_id, each.claim, is_kept=False))
+
+    def _take_over_from_the_dead(self) -> Steps[None]:
+        """Take over what has an owner that is dead; what was released is finished already."""
+        rows = yield from call(self._around.store.rows, self._settings.app)
+        released = [row.transactional_id for row in rows if not row.owner]
+        yield from self._take_over(passing=released)
 
     def _recover_all(self) -> Steps[list[ConfigurationError]]:
         """Recover every slot, so that a refused one does not keep the others' readers waiting."""
@@ -272,22 +278,24 @@ class Upkeep:
             yield from self.recover(slot)
 
     def _sweep_broker(self) -> Steps[None]:
-        """End what is open under an id of ours without a row, which gets its row first."""
+        """End what is open under an id of ours that nobody owns; one without a row gets it first."""
         app = self._settings.app
         pattern = re.escape(app) + self.mode.id_pattern
         for kafka_id in (yield from call(self._around.kafka.open_ids, pattern)):
             name = self.mode.slot_of(kafka_id)
             if slot_number(app, name) is None or name in self.pool.held:
                 continue
-            if (yield from call(self._around.store.row, name)) is not None:
-                continue
+            row = yield from call(self._around.store.row, name)
+            if row is not None and row.owner:
+                continue  # its owner ends it, or whoever takes over from its owner
+            expect = NOT_CLAIMED_YET if row is None else row.fence
             try:
                 claim = yield from call(
-                    self._around.store.claim, name, NOT_CLAIMED_YET, owner=self._around.owner_name
+                    self._around.store.claim, name, expect, owner=self._around.owner_name
                 )
             except (Fenced, CannotDecideYet):
                 continue
-            self._around.tell(logging.WARNING, "id_without_row", name, PreparedTxnState.NONE)
+            self._around.tell(logging.WARNING, "id_without_owner", name, PreparedTxnState.NONE)
             slot = Slot(name, claim, is_kept=False)
             self.pool.add(slot)
             yield from self.try_recover(slot)

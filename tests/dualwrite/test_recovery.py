@@ -78,6 +78,21 @@ def test_t21_slots_above_a_shrunken_pool_are_recovered_and_released(world):
         assert world.store.row(f"{world.app}-12").owner == ""
 
 
+def test_t21_released_slots_are_left_in_peace(world):
+    """A slot that was recovered and released is finished: no round claims it again."""
+    world.store.claim(f"{world.app}-0")
+    CrashedInstance(world, f"{world.app}-7").prepare(1).decide().die()
+    rounds = []
+
+    with world.writer(slots=1, lease_seconds=0.5) as dw:
+        fence = world.store.row(f"{world.app}-7").fence
+        upkeep = dw._opened.upkeep
+        wait_until(lambda: rounds.append(upkeep._rounds) or upkeep._rounds >= rounds[0] + 5)
+        row = world.store.row(f"{world.app}-7")
+
+    assert (row.fence, row.owner) == (fence, "")
+
+
 def test_t21_open_transaction_without_a_row_gets_its_row_and_is_aborted(world):
     producer = TwoPhaseProducer(
         {
