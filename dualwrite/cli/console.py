@@ -85,6 +85,8 @@ def start_beside(
     command_config: Path | None,
 ) -> Stoppable:
     """The console of a broker in this process; only its metrics if the extra is not installed."""
+    from dualwrite.errors import ConfigurationError
+
     if not is_installed():
         from dualwrite.broker.metrics_page import MetricsPage
 
@@ -94,7 +96,10 @@ def start_beside(
         return page
     config: dict[str, Any] = {"bootstrap.servers": _own_address(listeners)}
     if command_config is not None:
-        config = config | read_properties(command_config)
+        try:
+            config = config | read_properties(command_config)
+        except typer.BadParameter as error:
+            raise ConfigurationError(str(error)) from None
     elif not any(_is_plain(listener) for listener in listeners):
         log.warning("the console can't log in to this broker: give --http-command-config FILE")
     return _server(config, port, token_file, store_url=store_url, metrics_text=metrics_text).start()

@@ -35,7 +35,10 @@ def browser():
     if CHROMIUM is None:
         pytest.skip("no Chromium is installed")
     with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            browser = running.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        except playwright.Error as error:
+            pytest.skip(f"{CHROMIUM} does not start: {error}")
         yield browser
         browser.close()
 

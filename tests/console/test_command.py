@@ -11,6 +11,7 @@ import pytest
 from dualwrite.broker.metrics_page import MetricsPage
 from dualwrite.cli import console as command
 from tests.cli.operator import dualwrite
+from tests.console.victim import broker_with_console
 
 
 def test_console_runs_alone_and_ends_by_a_signal(shared_broker, tmp_path):
@@ -38,6 +39,37 @@ def test_console_runs_alone_and_ends_by_a_signal(shared_broker, tmp_path):
                 assert client.get(path).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) in (0, -signal.SIGTERM)
+
+
+def test_console_logs_in_to_a_broker_that_asks_for_it(tmp_path):
+    users, client_config = tmp_path / "users.toml", tmp_path / "client.properties"
+    users.touch(0o600)
+    users.write_text('[users]\nroot = "root-password"\n')
+    client_config.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-256\n"
+        "sasl.username=root\nsasl.password=root-password\n"
+    )
+    settings = (
+        *("--set", "listeners=SASL_PLAINTEXT://127.0.0.1:0"),
+        *("--set", f"users.file={users}", "--set", "super.users=User:root"),
+    )
+    with (
+        broker_with_console(
+            tmp_path,
+            f"sqlite:///{tmp_path / 'x.db'}",
+            *("--http-command-config", str(client_config)),
+            listen=settings,
+        ) as broker,
+        httpx.Client(base_url=broker.address, timeout=20) as client,
+    ):
+        page = client.get("/login").text
+        fields = {
+            "token": broker.token,
+            "form_token": re.search(r'name="form_token" value="(\w+)"', page)[1],
+        }
+        client.post("/login", data=fields, headers={"origin": broker.address})
+        assert client.get("/topics?show=all").status_code == 200
+        assert "dualwrite_connections" in client.get("/metrics").text
 
 
 def test_private_token_file_is_insisted_on(tmp_path):

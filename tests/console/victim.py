@@ -17,12 +17,12 @@ from dualwrite.adapters.sql import SqlStore
 class BrokerWithConsole:
     """`dualwrite broker --http-port 0 --store URL`, as an operator starts it."""
 
-    def __init__(self, folder, url, *options):
+    def __init__(self, folder, url, *options, listen=("--listen", "127.0.0.1:0")):
         self._log = (folder / "broker.log").open("w")
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-c", "from dualwrite.cli import main; main()", "broker"),
-                *("--listen", "127.0.0.1:0"),
+                *listen,
                 *("--data-dir", str(folder / "data"), "--http-port", "0", "--store", url, *options),
             ],
             stdout=subprocess.PIPE,
@@ -56,8 +56,8 @@ class BrokerWithConsole:
 
 
 @contextmanager
-def broker_with_console(folder, url, *options):
-    broker = BrokerWithConsole(folder, url, *options)
+def broker_with_console(folder, url, *options, **more):
+    broker = BrokerWithConsole(folder, url, *options, **more)
     try:
         yield broker
     finally:
