@@ -5,6 +5,7 @@ import re
 import stat
 from contextlib import contextmanager
 from html.parser import HTMLParser
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -324,6 +325,26 @@ def test_only_small_plain_forms_are_taken(member, body, kind, status):
 )
 def test_wrong_addresses_are_refused(member, path):
     assert member.get(path).status_code in (400, 404)
+
+
+@pytest.mark.parametrize(
+    "path", ["/transactions?q=", "/transaction?id=", "/topic?name=", "/group?id=", "/topic?offset="]
+)
+def test_any_text_in_an_address_is_answered(member, path):
+    for text in (
+        "\0",
+        "%",
+        "../../etc",
+        "é😀",
+        "a" * 999,
+        "' OR 1=1 --",
+        "{{7*7}}",
+        "\u202e",
+        "\ud7ff",
+    ):
+        answer = member.get(path + quote(text))
+        assert answer.status_code in (200, 400, 404)
+        assert Tags.of(answer.text).forbidden == []
 
 
 def test_overlong_address_is_refused(member):
