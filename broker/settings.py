@@ -458,7 +458,10 @@ class Settings:
         """Read a TOML file of dotted keys, then `key=value` pairs which override it."""
         values: dict[str, Any] = {}
         if file is not None:
-            values.update(_flatten(tomllib.loads(file.read_text())))
+            try:
+                values.update(_flatten(tomllib.loads(file.read_text())))
+            except (OSError, ValueError) as error:
+                raise SettingError(f"{file}: {error}") from error
         for pair in pairs:
             name, sign, value = pair.partition("=")
             if not sign:

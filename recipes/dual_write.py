@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from dualwrite.adapters.opening import open_store
 from dualwrite.dual_writer import DualWriter
 from dualwrite.errors import ConfigurationError
 from dualwrite.store import Store
@@ -25,26 +26,7 @@ TABLE = "kafka_transaction_state"
 
 def store_at(url: str, table: str = TABLE) -> Store:
     """Open the store that a URL names; the caller closes it."""
-    scheme, colon, rest = url.partition(":")
-    if not colon:
-        raise ConfigurationError(f"not the URL of a store: {url!r}")
-    if scheme == "rocksdb":
-        from dualwrite.adapters.rocksdb import RocksDbStore
-
-        return RocksDbStore(rest.removeprefix("//"))
-    if scheme == "zookeeper":
-        from dualwrite.adapters.zookeeper import ZooKeeperStore
-
-        hosts, _, root = rest.removeprefix("//").partition("/")
-        return ZooKeeperStore(hosts, root=f"/{root or TABLE}")
-    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
-
-    from dualwrite.adapters.sql import SqlStore
-
-    try:
-        return SqlStore(url, table=table)
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise ConfigurationError(f"not the URL of a store: {error}") from error
+    return open_store(url, table)
 
 
 @contextmanager

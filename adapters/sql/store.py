@@ -37,6 +37,12 @@ _DIALECTS: dict[str, Callable[[], SqlDialect]] = {
     "mariadb": MySql,
     "sqlite": Sqlite,
 }
+_DRIVERS = {
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+}
+"""Which driver a URL means that names none: the one that our extra installs."""
 _ASYNC_DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+psycopg_async"}
 
 
@@ -83,8 +89,8 @@ class SqlStore:
             self._async_engine = engine_or_url
             return engine_or_url.sync_engine
         self._url = make_url(engine_or_url)
-        if self._url.drivername == "postgresql":
-            self._url = self._url.set(drivername="postgresql+psycopg")
+        driver = _DRIVERS.get(self._url.drivername, self._url.drivername)
+        self._url = self._url.set(drivername=driver)
         if self._url.get_dialect().is_async:
             self._async_engine = create_async_engine(self._url)
             return self._async_engine.sync_engine

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from dualwrite.cli.cluster import (
-    LOCAL,
     AsJson,
     BootstrapServers,
     CommandConfig,
@@ -92,7 +91,7 @@ def add(
     prefixed: Prefixed = False,
     deny: Deny = False,
     host: Host = "*",
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -130,7 +129,7 @@ def list_(
     group: Group = None,
     transactional_id: TransactionalId = None,
     cluster: OnCluster = False,
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -172,7 +171,7 @@ def remove(
     transactional_id: TransactionalId = None,
     cluster: OnCluster = False,
     prefixed: Prefixed = False,
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:

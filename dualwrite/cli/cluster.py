@@ -7,34 +7,46 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from dualwrite.cli.connecting import REFUSED, USAGE, AsJson, CommandConfig, read_properties
+from dualwrite.cli.connecting import (
+    ANSWER_MS,
+    REFUSED,
+    USAGE,
+    AsJson,
+    CommandConfig,
+    for_librdkafka,
+    read_properties,
+)
 
 __all__ = [
-    "LOCAL",
     "AsJson",
     "BootstrapServers",
     "CommandConfig",
     "ask",
     "check",
     "client_config",
+    "for_librdkafka",
     "misused",
     "refused",
     "show",
 ]
 
 BootstrapServers = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="Where the cluster is.", metavar="HOST:PORT,…", envvar="DUALWRITE_BOOTSTRAP_SERVERS"
+        help="Where the cluster is; 127.0.0.1:9092 if nothing says it.",
+        metavar="HOST:PORT,…",
+        envvar="DUALWRITE_BOOTSTRAP_SERVERS",
     ),
 ]
 LOCAL: Final = "127.0.0.1:9092"
 
 
-def client_config(bootstrap_servers: str, command_config: Path | None) -> dict[str, str]:
-    """The configuration of a client: the file's lines, and where the cluster is."""
+def client_config(bootstrap_servers: str | None, command_config: Path | None) -> dict[str, str]:
+    """The configuration of a client: the file's lines, and where the cluster is if told."""
     config = {} if command_config is None else read_properties(command_config)
-    return config | {"bootstrap.servers": bootstrap_servers}
+    if bootstrap_servers is not None:
+        config["bootstrap.servers"] = bootstrap_servers
+    return {"bootstrap.servers": LOCAL} | config
 
 
 def ask(config: Mapping[str, Any], *requests: Any) -> list[Any]:
@@ -43,7 +55,7 @@ def ask(config: Mapping[str, Any], *requests: Any) -> list[Any]:
     from dualwrite.errors import DualWriteError
 
     try:
-        with Connection(config) as connection:
+        with Connection({"max.block.ms": ANSWER_MS} | dict(config)) as connection:
             return [connection.send(request) for request in requests]
     except DualWriteError as error:
         refused(error)

@@ -1,7 +1,7 @@
 """Options that every command for operators takes, and what they lead to."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -41,6 +41,8 @@ TableName = Annotated[str, typer.Option("--table", help="Name of the SQL state t
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 TABLE: Final = "kafka_transaction_state"
+ANSWER_MS: Final = 15_000
+"""How long a command waits for a broker, unless the file says it by `max.block.ms`."""
 
 
 def kafka_config(bootstrap: str | None, command_config: Path | None) -> dict[str, Any]:
@@ -52,7 +54,12 @@ def kafka_config(bootstrap: str | None, command_config: Path | None) -> dict[str
         config["bootstrap.servers"] = bootstrap
     if "bootstrap.servers" not in config:
         raise typer.BadParameter("give --bootstrap-servers, or bootstrap.servers in the file")
-    return config
+    return {"max.block.ms": ANSWER_MS} | config
+
+
+def for_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same settings without the one key that librdkafka does not know."""
+    return {key: value for key, value in config.items() if key != "max.block.ms"}
 
 
 def read_properties(path: Path) -> dict[str, str]:

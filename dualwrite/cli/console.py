@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("dualwrite.console")
 
 TOKEN_NAME: Final = "console.token"
+NOT_INSTALLED: Final = "the console needs the extra: pip install 'dualwrite[console]'"
 AUDIT_NAME: Final = "console-audit.jsonl"
 
 
@@ -52,6 +53,9 @@ def console(
     from dualwrite.errors import ConfigurationError
 
     logging.basicConfig(level="INFO", stream=sys.stderr)
+    if not is_installed():
+        typer.echo(f"dualwrite console: {NOT_INSTALLED}", err=True)
+        raise typer.Exit(USAGE)
     try:
         server = _server(
             kafka_config(bootstrap_servers, command_config),
@@ -60,7 +64,7 @@ def console(
             store_url=store,
             table=table,
         )
-    except (ConfigurationError, OSError, ImportError) as error:
+    except (ConfigurationError, OSError) as error:
         typer.echo(f"dualwrite console: {error}", err=True)
         raise typer.Exit(USAGE) from None
     server.run()
@@ -92,7 +96,7 @@ def start_beside(
 
         page = MetricsPage(port, metrics_text)
         _say(f"metrics on http://127.0.0.1:{page.port}/metrics")
-        log.warning("the console needs the extra: pip install 'dualwrite[console]'")
+        log.warning(NOT_INSTALLED)
         return page
     config: dict[str, Any] = {"bootstrap.servers": _own_address(listeners)}
     if command_config is not None:

@@ -38,7 +38,13 @@ def recover(
 
     def command() -> int:
         from dualwrite import recovery
+        from dualwrite.errors import ConfigurationError
+        from dualwrite.slot_ids import check_app
 
+        try:
+            check_app(app)
+        except ConfigurationError as error:
+            raise typer.BadParameter(f"--app: {error}") from None
         config = kafka_config(bootstrap_servers, command_config)
         with opened_store(store, table) as opened:
             ended = recovery.recover(config, store=opened, app=app, adopt=adopt)

@@ -2,17 +2,18 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import ConfigurationError, DualWriteError
 
 if TYPE_CHECKING:
     from dualwrite.adapters.sql import SqlStore
 
 REFUSED: Final = 1
+USAGE: Final = 2
 
 StoreUrl = Annotated[
     str,
@@ -78,10 +79,12 @@ def _opened(url: str, table: str | None, schema: str | None) -> "Iterator[SqlSto
 
     try:
         store = open_sql_store(url, table, schema)
-        try:
+    except ConfigurationError as error:
+        typer.echo(f"dualwrite schema: {error}", err=True)
+        raise typer.Exit(USAGE) from None
+    try:
+        with closing(store):
             yield store
-        finally:
-            store.close()
     except DualWriteError as error:
         typer.echo(f"dualwrite schema: {error}", err=True)
         raise typer.Exit(REFUSED) from None

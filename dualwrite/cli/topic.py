@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dualwrite.cli.cluster import (
-    LOCAL,
     AsJson,
     BootstrapServers,
     CommandConfig,
     client_config,
+    for_librdkafka,
     misused,
     refused,
     show,
@@ -31,7 +31,7 @@ def attach(app: typer.Typer) -> None:
 @topics.command()
 def create(
     name: str,
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     partitions: Annotated[int, typer.Option(help="-1: the broker's default.")] = -1,
     replication_factor: Annotated[int, typer.Option(help="-1: the broker's default.")] = -1,
     config: Annotated[
@@ -57,14 +57,14 @@ def create(
 
 @topics.command("list")
 def list_(
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     internal: Annotated[bool, typer.Option(help="Also the brokers' own.")] = False,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
     """List the topics."""
     admin = _admin(client_config(bootstrap_servers, command_config))
-    found = _metadata(admin, None)
+    found = _metadata(admin)
     rows = [
         {"topic": name, "partitions": len(topic.partitions)}
         for name, topic in sorted(found.items())
@@ -76,7 +76,7 @@ def list_(
 @topics.command()
 def describe(
     name: str,
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -85,7 +85,8 @@ def describe(
     from confluent_kafka.admin import OffsetSpec
 
     admin = _admin(client_config(bootstrap_servers, command_config))
-    topic = _metadata(admin, name).get(name)
+    # All topics are asked for: a question about one by its name would create it.
+    topic = _metadata(admin).get(name)
     if topic is None or topic.error is not None:
         refused(f"no topic {name!r}" if topic is None else topic.error.str())
     indexes = sorted(topic.partitions)
@@ -114,7 +115,7 @@ def describe(
 @topics.command()
 def delete(
     name: str,
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -130,16 +131,16 @@ def _admin(config: dict[str, Any]) -> "AdminClient":
 
     try:
         # The answers say what is wrong; librdkafka's own lines on stderr would only repeat it.
-        return AdminClient({"log_level": "0"} | config)
+        return AdminClient({"log_level": "0"} | for_librdkafka(config))
     except KafkaException as error:
         misused(error.args[0].str())
 
 
-def _metadata(admin: "AdminClient", name: str | None) -> dict[str, Any]:
+def _metadata(admin: "AdminClient") -> dict[str, Any]:
     from confluent_kafka import KafkaException
 
     try:
-        found: dict[str, Any] = admin.list_topics(name, timeout=TIMEOUT_SECONDS).topics
+        found: dict[str, Any] = admin.list_topics(timeout=TIMEOUT_SECONDS).topics
     except KafkaException as error:
         refused(error.args[0].str())
     return found

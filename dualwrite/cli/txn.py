@@ -14,6 +14,7 @@ from dualwrite.cli.connecting import (
     CommandConfig,
     StoreUrl,
     TableName,
+    for_librdkafka,
     guarded,
     kafka_config,
     opened_store,
@@ -212,7 +213,7 @@ def _partitions(
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
-    admin = AdminClient({**config, "log_level": 0})
+    admin = AdminClient(for_librdkafka(config) | {"log_level": 0})
     ends = {}
     for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
         asked = {TopicPartition(*name): OffsetSpec.latest() for name in described.partitions}

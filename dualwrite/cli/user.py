@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from dualwrite.cli.cluster import (
-    LOCAL,
     AsJson,
     BootstrapServers,
     CommandConfig,
@@ -52,7 +51,7 @@ def add(
         typer.FileText | None,
         typer.Option(help="Read the password from a file (- for standard input); else ask."),
     ] = None,
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -98,7 +97,7 @@ def add(
 
 @users.command("list")
 def list_(
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -127,7 +126,7 @@ def list_(
 def remove(
     name: str,
     mechanism: Mechanisms = None,
-    bootstrap_servers: BootstrapServers = LOCAL,
+    bootstrap_servers: BootstrapServers = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:

@@ -52,7 +52,9 @@ def _at_url(url: str, sink: str) -> DecisionLog:
             f"dualwrite.decisions={url!r} is not a database: name one by its SQLAlchemy URL, or"
             " zookeeper://host:port/root, or leave the option out to use a topic"
         )
-    from dualwrite.adapters.sql import SqlStore
+    from dualwrite.adapters.opening import open_sql_store
     from dualwrite.recipes.spark.sql_log import SqlDecisionLog
 
-    return SqlDecisionLog(SqlStore(url, create=True), sink, owns_store=True)
+    store = open_sql_store(url)
+    store.create_tables()
+    return SqlDecisionLog(store, sink, owns_store=True)

@@ -74,9 +74,9 @@ def test_unreachable_database_is_one_line_without_the_password():
 
 
 def test_wrong_name_and_missing_store_are_refused(url):
-    assert run("check", "--store", url, "--table", "a; DROP").exit_code == 1
+    assert run("check", "--store", url, "--table", "a; DROP").exit_code == 2
     assert run("check").exit_code == 2
-    assert run("check", "--store", "nonsense").exit_code == 1
+    assert run("check", "--store", "nonsense").exit_code == 2
 
 
 def test_tables_for_alembic(url):
