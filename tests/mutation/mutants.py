@@ -14,7 +14,7 @@ WRITE_PATH = "dualwrite/write_path.py"
 PRODUCERS = "broker/producers/states.py"
 
 TRANSACTION_TESTS = ("tests/transactions",)
-STORAGE_TESTS = ("tests/storage/test_crash.py", "tests/storage/test_damage.py")
+STORAGE_TESTS = ("tests/storage/test_damage.py", "tests/storage/test_crash.py")
 AUTHORIZER_TESTS = ("tests/security/test_authorizer.py",)
 DUAL_WRITE_TESTS = ("tests/dualwrite", "-k", "not postgresql and not resume")
 

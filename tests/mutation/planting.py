@@ -31,7 +31,8 @@ def copy_tree(target: Path) -> Path:
 
 def run_tests(tree: Path, tests: tuple[str, ...]) -> int:
     """Run tests of the copy against the sources of the copy; gives pytest's exit code."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    plugins = ["-p", "no:cacheprovider", "-p", "tests.mutation.without_shrinking"]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", *plugins, *tests]
     done = subprocess.run(
         command,
         cwd=tree,

@@ -147,6 +147,20 @@ def test_a_missing_segment_takes_only_its_log_offline(recording):
         assert verdict(recording, disk, path) in {"offline", "harmless"}
 
 
+def test_a_cut_segment_is_noticed_before_anything_is_appended_behind_the_gap():
+    recording = Recording(7, ends_with_checkpoint=True)
+    cut = [p for p in recording.files if p.endswith(".log") and recording.disk.contents(p)]
+    for path in cut:
+        disk = recording.copy()
+        del disk.contents(path)[-1:]
+
+        storage = Storage.open(disk, SMALL, Listener())
+
+        damaged = [log for log in storage.logs.values() if log.offline is not None]
+        assert [log.directory in path for log in damaged] == [True], path
+    assert cut
+
+
 def test_a_journal_that_was_cut_is_refused():
     """Groups of the usual size lie inside of what was zeroed ahead of them."""
     disk = MemoryDisk()
