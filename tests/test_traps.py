@@ -1,0 +1,24 @@
+"""The page of traps names tests that exist."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROWS = re.findall(r"^\| ([PTR]-?\d+) \| (.+) \|$", (HERE / "TRAPS.md").read_text(), re.MULTILINE)
+NAMED = [(trap, name) for trap, cell in ROWS for name in re.findall(r"`([\w/]+\.py::\w+)`", cell)]
+
+
+def test_every_trap_has_a_row():
+    wanted = {f"P{n}" for n in range(1, 27)} | {f"T{n}" for n in range(1, 31)}
+    wanted |= {f"T-{n}" for n in range(1, 20)} | {f"R{n}" for n in range(1, 19)}
+
+    assert {trap for trap, _ in ROWS} == wanted
+
+
+@pytest.mark.parametrize(("trap", "name"), NAMED, ids=lambda value: str(value))
+def test_the_test_of_a_trap_exists(trap, name):
+    path, _, function = name.partition("::")
+
+    assert re.search(rf"def {function}\(", (HERE / path).read_text())
