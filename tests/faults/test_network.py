@@ -167,6 +167,37 @@ def test_half_open_connection(proxy, topic, api_key, is_response):
     assert written(proxy, topic) == [f"{n:06d}-{p}" for n in range(4) for p in range(2)]
 
 
+class SilentProduce(Once):
+    """The answer to the first Produce is held back; says when EndTxn comes by."""
+
+    def __init__(self):
+        super().__init__(ApiKey.PRODUCE, Hold(), response=True)
+        self.ended = threading.Event()
+
+    def on_request(self, api_key, frame):
+        if api_key == ApiKey.END_TXN:
+            self.ended.set()
+        return Pass()
+
+
+def test_an_abort_waits_for_batches_under_way(proxy, topic):
+    """A batch that arrived after the marker would belong to no transaction."""
+    with producer_of(proxy, topic) as producer:
+        proxy.plan = plan = SilentProduce()
+        producer.begin_transaction()
+        producer.produce(topic, b"x", partition=0)
+        assert producer.flush(0.1) == 1
+        assert plan.happened.wait(30)
+        aborting = threading.Thread(target=producer.abort_transaction)
+        aborting.start()
+        assert not plan.ended.wait(0.5)
+        proxy.release()
+        aborting.join()
+        assert plan.ended.is_set()
+
+    assert written(proxy, topic) == []
+
+
 def test_one_byte_at_a_time(proxy, topic):
     proxy.plan = Slow(0, slice_bytes=1)
     with producer_of(proxy, topic) as producer:

@@ -296,7 +296,7 @@ MUTANTS = (
         "dualwrite/flows/transaction.py",
         "            while self.sender.has_in_flight:\n",
         "            while False:\n",
-        ("tests/client/test_transaction_flows.py", "tests/client/test_sending.py"),
+        ("tests/faults/test_network.py", "-k", "under_way"),
     ),
     Mutant(
         "sequences go on under a new pair",
