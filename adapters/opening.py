@@ -61,6 +61,7 @@ def naming_extras() -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        extra = EXTRAS.get(error.name or "")
+        module = (error.name or str(error)).partition(".")[0]
+        extra = EXTRAS.get(module)
         hint = f": pip install 'dualwrite[{extra}]'" if extra else ""
-        raise ConfigurationError(f"{error.name} is not installed{hint}") from error
+        raise ConfigurationError(f"{module} is not installed{hint}") from error

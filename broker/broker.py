@@ -55,9 +55,8 @@ async def serve(
     try:
         listeners = parse_listeners(settings)
         tighten(settings, listeners)
-        is_private = all(spec.is_loopback and not spec.authenticates for spec in listeners)
         wall_ms = time.time_ns() // 1_000_000
-        node = Node.open(disk, settings, wall_ms, two_phase_by_default=is_private)
+        node = Node.open(disk, settings, wall_ms)
     except BaseException:
         disk.close()
         raise

@@ -25,17 +25,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("dualwrite.broker.security")
 
 
-def tighten(settings: Settings, listeners: Iterable[Listener]) -> None:
-    """Set what nobody has set to what suits listeners that authenticate.
+def tighten(settings: Settings, listeners: list[Listener]) -> None:
+    """Set what nobody has set to what suits the listeners.
 
     Rights are checked if and only if somebody can prove who they are. Where they can, a topic is made
-    on purpose, not by a misspelt name.
+    on purpose, not by a misspelt name. Two-phase commit is everybody's only on loopback.
     """
     authenticates = any(listener.authenticates for listener in listeners)
     if settings["authorizer.enable"] is None:
         settings.explicit["authorizer.enable"] = authenticates
     if authenticates and "auto.create.topics.enable" not in settings.explicit:
         settings.explicit["auto.create.topics.enable"] = False
+    if settings["transaction.two.phase.commit.enable"] is None:
+        is_private = all(spec.is_loopback and not spec.authenticates for spec in listeners)
+        settings.explicit["transaction.two.phase.commit.enable"] = is_private
 
 
 def lock(node: "Node", listeners: Iterable[Listener], now: Now) -> None:
