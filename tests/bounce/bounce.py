@@ -22,9 +22,10 @@ from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, text
 
 from dualwrite import TransactionAdmin, TwoPhaseProducer
+from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import BrokerProcess
 from tests.bounce import clients
 from tests.bounce.clients import COPIERS, COPIES, ORDERS, PARTITIONS, Place
@@ -133,12 +134,18 @@ class Bounce:
         made = admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in (ORDERS, COPIES)])
         for future in made.values():
             future.result(30)
-        store = clients.store_of(self.place)
-        store.create_tables()
-        engine = create_engine(self.place.url)
-        with engine.begin() as connection:
-            connection.execute(text("CREATE TABLE orders (name VARCHAR(60) PRIMARY KEY)"))
-        engine.dispose()
+        with self._database() as engine:
+            SqlStore(engine).create_tables()
+            with engine.begin() as connection:
+                connection.execute(text("CREATE TABLE orders (name VARCHAR(60) PRIMARY KEY)"))
+
+    @contextmanager
+    def _database(self) -> Iterator[Engine]:
+        engine = clients.engine_of(self.place)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
 
     # Trouble
 
@@ -223,7 +230,7 @@ class Bounce:
         for client in self.clients:
             if client.name.startswith("w"):
                 client.kill()
-        with clients.writer_of(self.place, clients.store_of(self.place)):
+        with self._database() as engine, clients.writer_of(self.place, SqlStore(engine)):
             pass  # opening recovers everything that a dead instance left
         admin = AdminClient({"bootstrap.servers": self.place.bootstrap})
         orders = ends(admin, IsolationLevel.READ_COMMITTED)
@@ -281,12 +288,10 @@ class Bounce:
             seen = records_between(self.place, topic, int(partition), 0, limits[key])
             self._recorder.write("final", key=key, seen=seen)
             last[key] = seen[-1][0] if seen else -1
-        engine = create_engine(self.place.url)
-        with engine.connect() as connection:
+        with self._database() as engine, engine.connect() as connection:
             for (name,) in connection.execute(text("SELECT name FROM orders")):
                 self._recorder.write("row", txn=name)
                 self.report.rows += 1
-        engine.dispose()
         unfinished = self.place.stop.with_suffix(".new")
         unfinished.write_text(json.dumps(last))
         unfinished.rename(self.place.stop)

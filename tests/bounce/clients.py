@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
-from sqlalchemy import create_engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from dualwrite import DualWriteError, DualWriter, OutcomeUnknown, Rollback, TwoPhaseProducer
 from dualwrite.adapters.sql import SqlStore
@@ -52,9 +52,9 @@ class Place:
     """Made at the end: the last offset of every partition, up to which a reader reads."""
 
 
-def store_of(place: Place) -> SqlStore:
+def engine_of(place: Place) -> Engine:
     connect_args = {"timeout": 30} if place.url.startswith("sqlite") else {}
-    return SqlStore(create_engine(place.url, connect_args=connect_args, pool_pre_ping=True))
+    return create_engine(place.url, connect_args=connect_args, pool_pre_ping=True)
 
 
 def writer_of(place: Place, store: SqlStore) -> DualWriter:
@@ -66,7 +66,7 @@ def write(place: Place, process: str, seed: int) -> None:
     """Dual writes without end: one row and a few records each."""
     recorder = Recorder(place.history)
     chance = random.Random(seed)
-    store = store_of(place)
+    store = SqlStore(engine_of(place))
     number = 0
     while True:
         # Whatever goes wrong while opening has happened to no transaction.
