@@ -24,6 +24,7 @@ from dualwrite.wire.records import (
     batches,
     build_batch,
     control_batch,
+    keyed_batch,
     records,
 )
 
@@ -53,19 +54,12 @@ class InternalTopics:
 
     def transaction_items(self, changes: Iterable[Transaction], now: Now) -> list[Item]:
         """The coordinator's records, one batch per partition."""
-        by_key: dict[PartitionKey, list[Transaction]] = {}
+        by_key: dict[PartitionKey, list[tuple[bytes, bytes | None]]] = {}
         for change in changes:
-            by_key.setdefault(self.state_key(change.transactional_id), []).append(change)
-        return [
-            Append(
-                key,
-                build_batch(
-                    (encode_key(c.transactional_id), encode_value(c), None, now.wall_ms)
-                    for c in grouped
-                ),
-            )
-            for key, grouped in by_key.items()
-        ]
+            name = change.transactional_id
+            record = encode_key(name), encode_value(change)
+            by_key.setdefault(self.state_key(name), []).append(record)
+        return [Append(key, *keyed_batch(content, now.wall_ms)) for key, content in by_key.items()]
 
     def marker_items(
         self, markers: Iterable[Marker], coordinator_epoch: int, now: Now
@@ -100,15 +94,16 @@ class InternalTopics:
         return Append(self.group_key(decision.group), batch, BatchHeader.parse(batch))
 
     def load_transactions(self, storage: Storage, coordinator: Coordinator) -> None:
-        """Replay every record of `__transaction_state`."""
+        """Replay the last record of every id in `__transaction_state`: it says all that is known."""
         for log in self._logs(storage, self._state):
+            latest: dict[bytes, bytes | None] = {}
             for header, batch in scan(log):
-                if header.is_control:
-                    continue
-                for record in records(batch):
-                    change = decode_record(record.key or b"", record.value)
-                    if change is not None:
-                        coordinator.replay(change)
+                if not header.is_control:
+                    latest.update((r.key or b"", r.value) for r in records(batch))
+            for key, value in latest.items():
+                change = decode_record(key, value)
+                if change is not None:
+                    coordinator.replay(change)
 
     def load_groups(self, storage: Storage, coordinator: GroupCoordinator, now: Now) -> None:
         """Replay every record and marker of `__consumer_offsets`."""

@@ -160,7 +160,7 @@ class Log:
             segment.created_ms = now.wall_ms
         segment.append(batch, base_offset, last_offset + 1, header.max_timestamp)
         if header.attributes & CONTROL:
-            marker = EndMarker.parse(batch)
+            marker = EndMarker.parse(batch, header)
             if marker is not None:
                 self.producers.apply_marker(marker, base_offset, now)
         elif header.producer_id >= 0:

@@ -221,7 +221,14 @@ class Storage:
         if self.failure is not None:
             raise self.failure
         created: set[PartitionKey] = set()
+        logs = self.logs
         for item in entry:
+            if type(item) is Append and (log := logs.get(item.key)) is not None:
+                if item.header is None:
+                    item.header = BatchHeader.parse(item.batch)
+                if log.offline is not None:
+                    log.refuse_offline()
+                continue
             if isinstance(item, Meta):
                 continue
             if isinstance(item, CreateLog):
@@ -231,10 +238,8 @@ class Storage:
             if log is None and item.key not in created:
                 raise UnknownLog(f"no log {item.key[0].hex()}-{item.key[1]}")
             if isinstance(item, Append):
-                if item.header is None:
+                if item.header is None:  # of a log that this entry makes
                     item.header = BatchHeader.parse(item.batch)
-                if log is not None:
-                    log.refuse_offline()
             # T-7: what is in doubt must not be deleted before its outcome is known.
             elif (
                 isinstance(item, LogStart)

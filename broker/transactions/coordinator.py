@@ -23,6 +23,7 @@ from dualwrite.broker.transactions.state import (
     EPOCH_MAX,
     EXPIRABLE_STATES,
     NO_PAIR,
+    NO_PARTITIONS,
     PREPARED_STATES,
     TWO_PHASE_TIMEOUT_MS,
     Cause,
@@ -534,6 +535,8 @@ class Coordinator:
         self, partitions: frozenset[PartitionRef]
     ) -> tuple[frozenset[PartitionRef], frozenset[PartitionRef]]:
         """Those that take a marker now, and those that may later."""
+        if all(self._availability(p) is Availability.ONLINE for p in partitions):
+            return partitions, NO_PARTITIONS
         found = {partition: self._availability(partition) for partition in partitions}
         return (
             frozenset(p for p, how in found.items() if how is Availability.ONLINE),

@@ -27,12 +27,17 @@ class Owners:
 
     def moved(self, before: Transaction | None, after: Transaction) -> None:
         """An id has gone from one state to the next."""
-        if before is not None:
-            self._add(before, -1)
-        if after.state is not TxnState.DEAD:
-            self._add(after, 1)
+        is_gone = after.state is TxnState.DEAD
+        if before is None or is_gone or before.owner != after.owner:
+            if before is not None:
+                self._ids[before.owner] -= 1
+            if not is_gone:
+                self._ids[after.owner] += 1
+        if before is not None and _is_open_two_phase(before):
+            self._open[before.owner] -= 1
+        if _is_open_two_phase(after):
+            self._open[after.owner] += 1
 
-    def _add(self, transaction: Transaction, number: int) -> None:
-        self._ids[transaction.owner] += number
-        if transaction.is_two_phase and transaction.state is TxnState.ONGOING:
-            self._open[transaction.owner] += number
+
+def _is_open_two_phase(transaction: Transaction) -> bool:
+    return transaction.state is TxnState.ONGOING and transaction.is_two_phase

@@ -204,7 +204,7 @@ def check_transition(before: Transaction | None, after: Transaction) -> None:
     if before.state not in LEGAL_PREVIOUS[after.state]:
         _refuse(before, after, "state")
     if after.state is TxnState.ONGOING:
-        if after.pair != before.pair:
+        if after.producer_id != before.producer_id or after.producer_epoch != before.producer_epoch:
             _refuse(before, after, "pair of an ongoing transaction")
         if not after.partitions >= before.partitions:
             _refuse(before, after, "partitions of an ongoing transaction")

@@ -197,7 +197,7 @@ def batches(data: Data, *, cut_tail: bool = False) -> Iterator[tuple[int, BatchH
 
 
 def seal(header: BatchHeader, payload: bytes) -> bytes:
-    """A whole batch: `header` with its length and checksum computed, and `payload`."""
+    """A whole batch: `header`, in which length and checksum are set, and `payload`."""
     tail = _AFTER_CRC.pack(
         header.attributes,
         header.last_offset_delta,
@@ -208,11 +208,9 @@ def seal(header: BatchHeader, payload: bytes) -> bytes:
         header.base_sequence,
         header.record_count,
     )
+    header.length = HEADER_SIZE + len(payload)
+    header.crc = crc32c(payload, crc32c(tail))
     front = _BEFORE_CRC.pack(
-        header.base_offset,
-        HEADER_SIZE - _LENGTH_END + len(payload),
-        header.leader_epoch,
-        MAGIC,
-        crc32c(payload, crc32c(tail)),
+        header.base_offset, header.length - _LENGTH_END, header.leader_epoch, MAGIC, header.crc
     )
     return b"".join((front, tail, payload))

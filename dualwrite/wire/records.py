@@ -89,13 +89,14 @@ class EndMarker(NamedTuple):
     coordinator_epoch: int
 
     @classmethod
-    def parse(cls, batch: Data) -> "EndMarker | None":
+    def parse(cls, batch: Data, header: BatchHeader | None = None) -> "EndMarker | None":
         """The marker in a control batch; None for a control type that does not end a transaction.
 
         Fields that a later version may add behind the known ones are skipped.
         """
-        header = BatchHeader.parse(batch)
-        if not header.is_control:
+        if header is None:
+            header = BatchHeader.parse(batch)
+        if not header.attributes & CONTROL:
             raise BatchError(ErrorCode.INVALID_RECORD, "not a control batch")
         if len(batch) == HEADER_SIZE + _MARKER.size and header.length == len(batch):
             *opening, _, kind, value_size, _, epoch = _MARKER.unpack_from(batch, HEADER_SIZE)
@@ -385,6 +386,45 @@ def build_batch(
         base_offset=base_offset,
         leader_epoch=leader_epoch,
     )
+
+
+def keyed_batch(
+    content: Sequence[tuple[bytes, bytes | None]], timestamp_ms: int
+) -> tuple[bytes, BatchHeader]:
+    """One batch of keys and values without a producer, and its header.
+
+    What `build_batch` gives, for coordinators, which write several of these for each transaction.
+    """
+    parts: list[bytes] = []
+    for number, (key, value) in enumerate(content):
+        body = b"".join(
+            (
+                b"\0\0",  # attributes, timestamp delta
+                varint(number),
+                varint(len(key)),
+                key,
+                _NULL if value is None else varint(len(value)),
+                value or b"",
+                _ZERO,  # headers
+            )
+        )
+        parts += (varint(len(body)), body)
+    header = BatchHeader(
+        base_offset=0,
+        length=0,
+        leader_epoch=-1,
+        magic=MAGIC,
+        crc=0,
+        attributes=0,
+        last_offset_delta=len(content) - 1,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        record_count=len(content),
+    )
+    return seal(header, b"".join(parts)), header
 
 
 def control_batch(

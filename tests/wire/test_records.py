@@ -25,6 +25,7 @@ from dualwrite.wire.records import (
     check_batch,
     check_crc,
     control_batch,
+    keyed_batch,
     patch_offset,
     rebuild_batch,
     records,
@@ -471,3 +472,10 @@ def test_log_append_time_is_the_batch_s_time():
     header = BatchHeader.parse(resealed(GOOD, 21, ">h", 0x08))
 
     assert timestamp_of(header, Record(0, 500, None, None)) == NOON
+
+
+def test_a_keyed_batch_is_what_the_builder_gives():
+    content = [(b"k" * 70, b"v" * 300), (b"a", None), (b"", b"")]
+    batch, header = keyed_batch(content, 123_456)
+    assert batch == build_batch([(key, value, None, 123_456) for key, value in content])
+    assert header == BatchHeader.parse(batch)
