@@ -11,7 +11,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+try:
+    from rocksdict import Options, Rdict, WriteBatch, WriteOptions
+except ModuleNotFoundError as error:
+    missing = "RocksDbStore needs the extra: pip install 'dualwrite[rocksdb]'"
+    raise ModuleNotFoundError(missing, name=error.name) from error
 
 from dualwrite.adapters.awaitable import AwaitableStore, in_thread
 from dualwrite.adapters.rows import KeptRow, decode_heuristic, encode_heuristic

@@ -17,17 +17,21 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, unquote
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import (
-    BadVersionError,
-    KazooException,
-    NodeExistsError,
-    NoNodeError,
-    RolledBackError,
-    RuntimeInconsistency,
-)
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.security import CREATOR_ALL_ACL
+try:
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import (
+        BadVersionError,
+        KazooException,
+        NodeExistsError,
+        NoNodeError,
+        RolledBackError,
+        RuntimeInconsistency,
+    )
+    from kazoo.handlers.threading import KazooTimeoutError
+    from kazoo.security import CREATOR_ALL_ACL
+except ModuleNotFoundError as error:
+    missing = "ZooKeeperStore needs the extra: pip install 'dualwrite[zookeeper]'"
+    raise ModuleNotFoundError(missing, name=error.name) from error
 
 from dualwrite.adapters.awaitable import AwaitableStore, in_thread
 from dualwrite.adapters.claims import settled_claim

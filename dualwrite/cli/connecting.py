@@ -99,11 +99,13 @@ def opened_store(url: str | None, table: str) -> "Iterator[Store]":
 
 def guarded(command: Callable[[], int]) -> None:
     """Run a command and leave with its exit code; an error of ours is a refusal, not a traceback."""
+    from confluent_kafka import KafkaException
+
     from dualwrite.errors import DualWriteError
 
     try:
         code = command()
-    except DualWriteError as error:
+    except (DualWriteError, KafkaException) as error:
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         code = REFUSED
     raise typer.Exit(code)

@@ -22,5 +22,10 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     # Imported when asked for: the command line works on a sink without Spark being installed.
     if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        try:
+            home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+        except ModuleNotFoundError as error:
+            missing = f"{name} needs the extra: pip install 'dualwrite[spark]' ({error})"
+            raise ModuleNotFoundError(missing, name=error.name) from error
+        return getattr(home, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
