@@ -242,6 +242,7 @@ def test_t_7_records_in_doubt_can_not_be_deleted(bootstrap):
     assert [value for _, value in read_committed(bootstrap, topic)] == [b"in doubt"]
 
 
+@pytest.mark.two_phase
 def test_t_11_delayed_end_of_a_recovered_transaction_does_not_end_the_next(talk):
     """The client's pair moves again with EndTxn, although keepPreparedTxn has moved it before."""
     answer = talk.init(6, enable2_pc=True)
