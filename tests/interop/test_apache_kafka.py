@@ -101,7 +101,8 @@ def records(kafka):
 def test_it_gives_the_same_codes_as_the_bundled_broker(kafka):
     """The conformance suite, less what no other broker has (KIP-939)."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "tests/conformance/test_error_codes.py", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider",
+         "tests/conformance/test_error_codes.py"],
         cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
         env={**os.environ, "DUALWRITE_CONFORMANCE_BOOTSTRAP": kafka},
     )  # fmt: skip
