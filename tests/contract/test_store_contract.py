@@ -151,7 +151,7 @@ for name in ("rocksdict", "kazoo", "psycopg", "pymysql", "aiosqlite"):
     sys.modules[name] = None
 from dualwrite import ConfigurationError
 from dualwrite.adapters.opening import open_store
-for url, extra in {"rocksdb:/tmp/x": "rocksdb", "zookeeper://h:1/x": "zookeeper",
+for url, extra in {"rocksdb:/x": "rocksdb", "zookeeper://h:1/x": "zookeeper",
                    "postgresql://h/x": "postgres", "mysql://h/x": "mysql",
                    "sqlite+aiosqlite://": "async"}.items():
     try:
