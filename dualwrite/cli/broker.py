@@ -5,6 +5,7 @@ would take as long to load as half of the broker.
 """
 
 import argparse
+import errno
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,8 +97,11 @@ def start(arguments: Sequence[str]) -> int:
         return _say(error, USAGE)
     except StorageFailed as error:
         return _say(error, STORAGE_FAILED)
-    except (StorageError, OSError) as error:
+    except StorageError as error:
         return _say(error, REFUSED)
+    except OSError as error:
+        # A port in use or a missing right is a refusal; EIO is a disk that fails, at the start too.
+        return _say(error, STORAGE_FAILED if error.errno == errno.EIO else REFUSED)
     return 0
 
 
