@@ -6,10 +6,11 @@ its transaction. The async kinds of SQLAlchemy are their sync cores, run inside 
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Protocol
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Compiled, Connection, Dialect, Engine
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.dml import UpdateBase
 
@@ -21,6 +22,10 @@ IN_ERROR = 3
 """libpq's status of a transaction that can only be rolled back."""
 
 
+Values = Mapping[str, object]
+"""What the named parameters of a statement stand for."""
+
+
 class Link(Protocol):
     """One open local transaction."""
 
@@ -29,7 +34,7 @@ class Link(Protocol):
         """SQLAlchemy's connection; None for a driver's own."""
         ...
 
-    def execute(self, statement: UpdateBase) -> tuple[int, Any]:
+    def execute(self, statement: UpdateBase, values: Values) -> tuple[int, Any]:
         """Run a statement; give the number of rows and the first value that came back."""
         ...
 
@@ -50,8 +55,8 @@ class ConnectionLink:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def execute(self, statement: UpdateBase) -> tuple[int, Any]:
-        return _counted(self.connection.execute(statement))
+    def execute(self, statement: UpdateBase, values: Values) -> tuple[int, Any]:
+        return _counted(self.connection.execute(statement, values))
 
     def check(self) -> None:
         if self.connection.in_nested_transaction():
@@ -74,13 +79,60 @@ class ConnectionLink:
         self.connection.invalidate()
 
 
+class SessionWatcher(Protocol):
+    """Is told what a session does."""
+
+    def after_begin(self, session: Session, ends: object, connection: Connection) -> None: ...
+    def after_commit(self, session: Session) -> None: ...
+
+
+class OwnLink(ConnectionLink):
+    """A connection that the store took itself, with a session over it once somebody wants one.
+
+    Most blocks use one of the two only, and a session costs more than a statement.
+    """
+
+    watcher: SessionWatcher
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__(connection)
+        self.session: Session | None = None
+        self.has_session_begun = False
+        """The session takes part in the connection's transaction, so it must be the one to end it."""
+
+    def flush(self) -> None:
+        if self.session is not None:
+            self.session.flush()
+
+    def commit(self) -> None:
+        if self.session is not None and self.has_session_begun:
+            self.session.commit()
+        else:
+            self.connection.commit()
+
+    def rollback(self) -> None:
+        if self.session is not None and self.has_session_begun:
+            self.session.rollback()
+        self.connection.rollback()
+
+    def invalidate(self) -> None:
+        self.connection.invalidate()
+        if self.session is not None:
+            self.session.close()
+
+    def close(self) -> None:
+        if self.session is not None:
+            self.session.close()
+        self.connection.close()
+
+
 class SessionLink:
     def __init__(self, session: Session) -> None:
         self.session = session
         self.connection = session.connection()
 
-    def execute(self, statement: UpdateBase) -> tuple[int, Any]:
-        return _counted(self.connection.execute(statement))
+    def execute(self, statement: UpdateBase, values: Values) -> tuple[int, Any]:
+        return _counted(self.connection.execute(statement, values))
 
     def check(self) -> None:
         if self.session.in_nested_transaction():
@@ -118,9 +170,10 @@ class PsycopgLink:
         self._dialect = engine.dialect
         self._wait = wait
 
-    def execute(self, statement: UpdateBase) -> tuple[int, Any]:
-        compiled = statement.compile(dialect=self._dialect)
-        cursor = self._wait(self._driver.execute(str(compiled), compiled.construct_params()))
+    def execute(self, statement: UpdateBase, values: Values) -> tuple[int, Any]:
+        compiled = _compiled(statement, self._dialect)
+        parameters = compiled.construct_params(dict(values))
+        cursor = self._wait(self._driver.execute(str(compiled), parameters))
         first = self._wait(cursor.fetchone()) if cursor.description else None
         return cursor.rowcount, first[0] if first else None
 
@@ -144,6 +197,12 @@ class PsycopgLink:
 
     def invalidate(self) -> None:
         self._wait(self._driver.close())
+
+
+@lru_cache(maxsize=16)
+def _compiled(statement: UpdateBase, dialect: Dialect) -> Compiled:
+    """The store makes its statements once, so that they are compiled once too."""
+    return statement.compile(dialect=dialect)
 
 
 def link_to(handle: object, engine: Engine, wait: Callable[[Any], Any]) -> Link:

@@ -10,9 +10,11 @@ from sqlalchemy import (
     Row,
     Select,
     Update,
+    bindparam,
     case,
     delete,
     insert,
+    literal_column,
     select,
     update,
 )
@@ -35,6 +37,13 @@ class Operations:
     def __init__(self, dialect: SqlDialect, tables: StateTables) -> None:
         self.dialect = dialect
         self.tables = tables
+        # What a dual write runs is made once: building a statement takes longer than running it.
+        self.remember = self._remember()
+        """Takes `id`, `prepared` and `mine`, the fence."""
+        self.forget_all = self._forget_messages()
+        """Takes `id`."""
+        self.keep_message = self._keep_message()
+        """Takes `id`, `place`, `prepared` and `kept`."""
 
     def claim(
         self, connection: Connection, transactional_id: str, expect: int | None, owner: str | None
@@ -65,16 +74,16 @@ class Operations:
             raise Fenced(f"{transactional_id} has lost its row")
         return claim_of(row)
 
-    def remember(self, transactional_id: str, state: PreparedTxnState, fence: int) -> Update:
+    def _remember(self) -> Update:
         """The last statement of a dual write: no row means that somebody else has the slot."""
         table = self.tables.state
         statement = (
             update(table)
-            .where(table.c.transactional_id == transactional_id, table.c.fence == fence)
+            .where(table.c.transactional_id == bindparam("id"), table.c.fence == bindparam("mine"))
             .values(
-                prepared_txn_state=str(state),
-                seq=table.c.seq + 1,
-                state_fence=fence,
+                prepared_txn_state=bindparam("prepared"),
+                seq=table.c.seq + literal_column("1"),
+                state_fence=bindparam("mine"),
                 updated_at=self.dialect.now(),
             )
         )
@@ -189,18 +198,16 @@ class Operations:
             for found in connection.execute(chosen)
         ]
 
-    def forget_all_messages(self, transactional_id: str) -> Delete:
+    def _forget_messages(self) -> Delete:
         outbox = self.tables.outbox
-        return delete(outbox).where(outbox.c.transactional_id == transactional_id)
+        return delete(outbox).where(outbox.c.transactional_id == bindparam("id"))
 
-    def keep_message(
-        self, transactional_id: str, position: int, state: PreparedTxnState, message: bytes
-    ) -> Insert:
+    def _keep_message(self) -> Insert:
         return insert(self.tables.outbox).values(
-            transactional_id=transactional_id,
-            position=position,
-            prepared_txn_state=str(state),
-            message=message,
+            transactional_id=bindparam("id"),
+            position=bindparam("place"),
+            prepared_txn_state=bindparam("prepared"),
+            message=bindparam("kept"),
         )
 
     def kept_messages(
@@ -221,7 +228,7 @@ class Operations:
         self, connection: Connection, transactional_id: str, state: PreparedTxnState
     ) -> None:
         of_this_state = self.tables.outbox.c.prepared_txn_state == str(state)
-        connection.execute(self.forget_all_messages(transactional_id).where(of_this_state))
+        connection.execute(self.forget_all.where(of_this_state), {"id": transactional_id})
 
 
 def _store_row(found: Row[Any]) -> StoreRow:

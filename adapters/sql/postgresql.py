@@ -10,9 +10,8 @@ from sqlalchemy import (
     Insert,
     Table,
     Update,
-    case,
     func,
-    literal,
+    literal_column,
     text,
 )
 from sqlalchemy.dialects.postgresql import insert
@@ -42,6 +41,12 @@ _SURELY_ROLLED_BACK = frozenset(("22", "23", "25", "40", "42", "44", "P0"))
 _COMPLETION_UNKNOWN = "40003"
 
 _STRONG = ("on", "remote_apply")
+
+# `on`, unless the setting is stronger already: `remote_apply` must not be weakened.
+_STRONG_SETTING = (
+    "CASE current_setting('synchronous_commit') WHEN 'remote_apply' THEN 'remote_apply'"
+    " ELSE 'on' END"
+)
 
 
 def sqlstate(error: BaseException) -> str | None:
@@ -74,15 +79,19 @@ class PostgreSql(SqlDialect):
             text("SELECT set_config('lock_timeout', :wait, true)").columns(),
             {"wait": f"{max(1, int(lock_timeout * 1000))}ms"},
         )
-        connection.execute(func.set_config("synchronous_commit", _strong_setting(), True).select())
+        connection.exec_driver_sql(
+            f"SELECT set_config('synchronous_commit', {_STRONG_SETTING}, true)"
+        )
         yield
 
     def durable_update(self, statement: Update) -> Update:
         # A role's or a session's synchronous_commit may be off. Setting it inside the statement
         # that must be the last one anyway spares every transaction a round trip.
-        forced = func.set_config("synchronous_commit", _strong_setting(), True)
+        forced: ColumnElement[str] = literal_column(
+            f"set_config('synchronous_commit', {_STRONG_SETTING}, true)"
+        )
         return statement.where(forced.is_not(None)).returning(
-            func.current_setting("synchronous_commit")
+            literal_column("current_setting('synchronous_commit')")
         )
 
     def durable_by(self, returned: object) -> bool:
@@ -139,9 +148,3 @@ _LOST_NAMES = ("OperationalError", "InterfaceError", "ConnectionDoesNotExistErro
 
 def _check(name: str, value: str, wanted: str, is_safe: bool) -> DurabilityCheck:
     return DurabilityCheck(name, value, wanted, Verdict.SAFE if is_safe else Verdict.UNSAFE)
-
-
-def _strong_setting() -> ColumnElement[str]:
-    """`on`, unless the setting is stronger already: `remote_apply` must not be weakened."""
-    current = func.current_setting("synchronous_commit")
-    return case((current == "remote_apply", "remote_apply"), else_=literal("on"))

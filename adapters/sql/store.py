@@ -3,11 +3,17 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, make_url
 from sqlalchemy.engine import URL
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncEngine,
+    AsyncSession,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session
 from sqlalchemy.schema import CreateTable
 from sqlalchemy.util import await_only
@@ -16,13 +22,15 @@ from dualwrite.adapters.awaitable import AwaitableStore, in_greenlet, in_thread
 from dualwrite.adapters.claims import settled_claim
 from dualwrite.adapters.sql.dialect import SqlDialect
 from dualwrite.adapters.sql.failures import translated
-from dualwrite.adapters.sql.links import Link, link_to
+from dualwrite.adapters.sql.guards import Guards
+from dualwrite.adapters.sql.links import Link, OwnLink, link_to
 from dualwrite.adapters.sql.mysql import MySql
 from dualwrite.adapters.sql.operations import Operations
+from dualwrite.adapters.sql.own_session import own_async_session, own_session
 from dualwrite.adapters.sql.postgresql import PostgreSql
 from dualwrite.adapters.sql.sqlite import Sqlite
 from dualwrite.adapters.sql.tables import TABLE, StateTables, state_tables
-from dualwrite.adapters.sql.transaction import SqlTransaction
+from dualwrite.adapters.sql.transaction import Resources, SqlTransaction
 from dualwrite.errors import ConfigurationError, Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_ids import check_id
@@ -75,6 +83,9 @@ class SqlStore:
         level = self._dialect.own_isolation_level
         options: dict[str, Any] = {} if level is None else {"isolation_level": level}
         self._own_engine = self._engine.execution_options(**options)
+        # Listeners of this engine are not those of the application's own, which shares its pool.
+        self._guarded_engine = self._engine.execution_options()
+        self._guards = Guards(self._guarded_engine)
         self._operations = Operations(self._dialect, self.tables)
         self._is_durable = False
         self._snapshot_levels: dict[tuple[int, object], bool] = {}
@@ -162,28 +173,36 @@ class SqlStore:
         return self._joined(link, _resources_of(handle), is_own=False, close=_leave_open)
 
     def _begin_own(self) -> SqlTransaction:
-        session: Any
-        if self._async_engine is None:
-            session = Session(self._engine, expire_on_commit=False)
-            connection: object = session.connection()
-        else:
-            session = AsyncSession(self._async_engine, expire_on_commit=False)
-            connection = await_only(session.connection())
-        resources = {"session": session, "connection": connection}
-        sync: Session = session if isinstance(session, Session) else session.sync_session
+        connection = self._guarded_engine.connect()
+        link = OwnLink(connection)
         try:
-            return self._joined(self._link(session), resources, is_own=True, close=sync.close)
+            connection.begin()
+            resources = self._own_resources(link)
+            local = self._joined(link, resources, is_own=True, close=partial(self._end_own, link))
         except BaseException:
-            sync.close()
+            link.close()
             raise
+        self._guards.add(connection, local)
+        return local
+
+    def _end_own(self, link: OwnLink) -> None:
+        self._guards.remove(link.connection)
+        link.close()
+
+    def _own_resources(self, link: OwnLink) -> Resources:
+        if self._async_engine is None:
+            return {
+                "session": lambda: own_session(link),
+                "connection": lambda: link.connection,
+            }
+        shown = AsyncConnection(self._async_engine, link.connection)
+        return {
+            "session": lambda: own_async_session(link, shown),
+            "connection": lambda: shown,
+        }
 
     def _joined(
-        self,
-        link: Link,
-        resources: dict[str, object],
-        *,
-        is_own: bool,
-        close: Callable[[], None],
+        self, link: Link, resources: Resources, *, is_own: bool, close: Callable[[], None]
     ) -> SqlTransaction:
         link.check()
         connection = link.connection
@@ -212,11 +231,11 @@ class SqlStore:
         self, handle: object, transactional_id: str, state: PreparedTxnState, fence: int
     ) -> None:
         check_id(transactional_id)
-        statement = self._operations.remember(transactional_id, state, fence)
         link = self._open_link(handle)
         link.flush()
+        values = {"id": transactional_id, "prepared": str(state), "mine": fence}
         with translated(self._dialect, f"remembering {transactional_id}"):
-            count, returned = link.execute(statement)
+            count, returned = link.execute(self._operations.remember, values)
         if count == 0:
             raise Fenced(f"{transactional_id} no longer has fence {fence}")
         if not self._dialect.durable_by(returned):
@@ -275,11 +294,11 @@ class SqlStore:
     ) -> None:
         link = self._open_link(handle)
         with translated(self._dialect, f"keeping messages of {transactional_id}"):
-            link.execute(self._operations.forget_all_messages(transactional_id))
-            for position, message in enumerate(messages):
-                link.execute(
-                    self._operations.keep_message(transactional_id, position, state, message)
-                )
+            values: dict[str, object] = {"id": transactional_id, "prepared": str(state)}
+            link.execute(self._operations.forget_all, {"id": transactional_id})
+            for place, message in enumerate(messages):
+                one = {**values, "place": place, "kept": message}
+                link.execute(self._operations.keep_message, one)
 
     def kept_messages(self, transactional_id: str, state: PreparedTxnState) -> list[bytes]:
         with self._reading(f"reading kept messages of {transactional_id}") as connection:
@@ -375,12 +394,13 @@ def _async_url(url: URL) -> URL | None:
     return None if driver is None else url.set(drivername=driver)
 
 
-def _resources_of(handle: object) -> dict[str, object]:
+def _resources_of(handle: object) -> Resources:
     if isinstance(handle, Session):
-        return {"session": handle, "connection": handle.connection()}
+        return {"session": lambda: handle, "connection": handle.connection}
     if isinstance(handle, AsyncSession):
-        return {"session": handle, "connection": await_only(handle.connection())}
-    return {"connection": handle}
+        connection = await_only(handle.connection())
+        return {"session": lambda: handle, "connection": lambda: connection}
+    return {"connection": lambda: handle}
 
 
 def _leave_open() -> None:

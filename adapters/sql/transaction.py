@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
 from dualwrite.adapters.sql.dialect import Failure, SqlDialect
-from dualwrite.adapters.sql.links import Link, SessionLink
+from dualwrite.adapters.sql.links import Link, OwnLink, SessionLink
 from dualwrite.errors import ConfigurationError, InvalidTxnState, RetryableError
 from dualwrite.store import CommitUnknown, ResourceName
 
@@ -19,6 +19,10 @@ _SAVEPOINT = re.compile(r"\s*SAVEPOINT\s+[\"`]?(\w+)", re.IGNORECASE)
 _ROLLBACK_TO = re.compile(
     r"\s*ROLLBACK\s+(?:WORK\s+|TRANSACTION\s+)?TO\s+(?:SAVEPOINT\s+)?[\"`]?(\w+)", re.IGNORECASE
 )
+
+
+Resources = Mapping[str, Callable[[], object]]
+"""How to make what the user works with, by name."""
 
 
 class SqlTransaction:
@@ -32,7 +36,7 @@ class SqlTransaction:
         self,
         dialect: SqlDialect,
         link: Link,
-        resources: Mapping[str, object],
+        resources: Resources,
         *,
         close: Callable[[], None],
         is_own: bool,
@@ -41,6 +45,7 @@ class SqlTransaction:
         self._dialect = dialect
         self._link = link
         self._resources = resources
+        self._made: dict[str, object] = {}
         self._close = close
         self._is_own = is_own
         self.reads_from_snapshot = reads_from_snapshot
@@ -65,10 +70,12 @@ class SqlTransaction:
         return self._link
 
     def resource(self, name: ResourceName) -> object:
+        if name in self._made:
+            return self._made[name]
         if name not in self._resources:
             has = " or ".join(f"tx.{known}" for known in self._resources)
             raise ConfigurationError(f"this transaction has no {name}; use {has}")
-        return self._resources[name]
+        return self._made.setdefault(name, self._resources[name]())
 
     def watch_savepoints(
         self, opened: Callable[[str], None], rolled_back: Callable[[str], None]
@@ -145,16 +152,19 @@ class SqlTransaction:
         self._close()
 
     def _guard(self) -> None:
+        if isinstance(self._link, OwnLink):
+            self._link.watcher = self  # its connection has listeners already (`Guards`)
+            return
         connection = self._link.connection
         if connection is None:
             return
-        self._listen(connection, "commit", self._before_commit)
-        self._listen(connection, "rollback", self._before_rollback)
-        self._listen(connection, "before_cursor_execute", self._before_execute)
-        self._listen(connection, "savepoint", self._before_savepoint)
+        self._listen(connection, "commit", self.before_commit)
+        self._listen(connection, "rollback", self.before_rollback)
+        self._listen(connection, "before_cursor_execute", self.before_execute)
+        self._listen(connection, "savepoint", self.before_savepoint)
         if isinstance(self._link, SessionLink):
-            self._listen(self._link.session, "after_begin", self._after_begin)
-            self._listen(self._link.session, "after_commit", self._after_commit, insert=True)
+            self._listen(self._link.session, "after_begin", self.after_begin)
+            self._listen(self._link.session, "after_commit", self.after_commit, insert=True)
 
     def _listen(
         self, target: object, name: str, listener: Callable[..., object], **how: Any
@@ -162,27 +172,29 @@ class SqlTransaction:
         event.listen(target, name, listener, **how)
         self._listening.append((target, name, listener))
 
-    def _before_commit(self, _: Connection) -> None:
+    # What happens on the connection and in the session.
+
+    def before_commit(self, _: Connection) -> None:
         if not self._is_ending:
             raise InvalidTxnState("commit() inside a dual write: leaving the block commits")
         self._commit_sent = True
 
-    def _before_savepoint(self, connection: Connection, _: str) -> None:
+    def before_savepoint(self, connection: Connection, _: str) -> None:
         # pysqlite begins no transaction for a SAVEPOINT: its release would then be final.
         self._dialect.begin_writing(connection)
 
-    def _before_rollback(self, _: Connection) -> None:
+    def before_rollback(self, _: Connection) -> None:
         if not self._is_ending:
             self._was_ended_by_user = True
 
-    def _after_commit(self, _: Session) -> None:
+    def after_commit(self, session: Session) -> None:
         self._commit_done = self._commit_sent
 
-    def _after_begin(self, _: Session, __: object, connection: Connection) -> None:
+    def after_begin(self, session: Session, ends: object, connection: Connection) -> None:
         if not self._is_ending and connection is not self._link.connection:
             raise ConfigurationError("the session uses a second database in a dual write")
 
-    def _before_execute(
+    def before_execute(
         self,
         _: Connection,
         __: object,

@@ -248,11 +248,11 @@ class TestCommit:
         def interrupt(_):
             raise KeyboardInterrupt
 
-        # Registered after the guard, so COMMIT counts as sent when the interrupt strikes.
-        connection = transaction.resource("connection")
-        event.listen(connection, "commit", interrupt)
+        # The engine's listeners come behind the guard: COMMIT counts as sent when this one strikes.
+        event.listen(store.engine, "commit", interrupt)
         with pytest.raises(CommitUnknown) as unknown:
             transaction.commit()
+        event.remove(store.engine, "commit", interrupt)
         assert isinstance(unknown.value.__cause__, KeyboardInterrupt)
         # The connection is closed, so the claim need not wait for its lock.
         assert SqlStore(database.engine, lock_timeout=10).claim("app-0", fence).seq == 0
@@ -274,6 +274,46 @@ class TestCommit:
         assert "mail server is down" in caplog.text
         assert database.has("a")
         assert store.recall("app-0", fence) == FIRST
+
+    @pytest.mark.parametrize("used", [(), ("session",), ("connection",), ("connection", "session")])
+    def test_session_and_connection_are_one_transaction(self, database, store, used):
+        """The session is made when it is asked for; whether it is used decides who sends COMMIT."""
+        fence = store.claim("app-0").fence
+        transaction = store.begin()
+        session = transaction.resource("session")
+        for kind in used:
+            if kind == "session":
+                session.add(Item(key=kind))
+            else:
+                statement = text("INSERT INTO item VALUES ('connection')")
+                transaction.resource("connection").execute(statement)
+        store.remember(transaction.handle, "app-0", FIRST, fence)
+        assert transaction.resource("session") is session
+        transaction.commit()
+
+        assert [kind for kind in ("session", "connection") if database.has(kind)] == sorted(
+            used, reverse=True
+        )
+        assert store.recall("app-0", fence) == FIRST
+
+    def test_session_undoes_what_the_connection_did(self, database, store):
+        transaction = store.begin()
+        transaction.resource("connection").execute(text("INSERT INTO item VALUES ('a')"))
+        transaction.resource("session").rollback()
+
+        with pytest.raises(InvalidTxnState, match="ended"):
+            transaction.commit()
+        transaction.rollback()
+        assert not database.has("a")
+
+    def test_unused_session_cannot_commit_either(self, database, store):
+        transaction = store.begin()
+        transaction.resource("connection").execute(text("INSERT INTO item VALUES ('a')"))
+
+        with pytest.raises(InvalidTxnState, match="leaving the block"):
+            transaction.resource("session").commit()
+        transaction.rollback()
+        assert not database.has("a")
 
     def test_error_of_the_flush_is_not_taken_for_one_of_commit(self, database, store):
         fence, transaction = opened(database, store)

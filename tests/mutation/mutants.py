@@ -256,10 +256,9 @@ MUTANTS = (
     Mutant(
         "a writer that lost its slot may still decide",
         "adapters/sql/operations.py",
-        "            .where(table.c.transactional_id == transactional_id, table.c.fence == fence)\n"
-        "            .values(\n                prepared_txn_state",
-        "            .where(table.c.transactional_id == transactional_id)\n"
-        "            .values(\n                prepared_txn_state",
+        '            .where(table.c.transactional_id == bindparam("id"), '
+        'table.c.fence == bindparam("mine"))\n',
+        '            .where(table.c.transactional_id == bindparam("id"))\n',
         DUAL_WRITE_TESTS,
     ),
     Mutant(
