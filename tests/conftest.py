@@ -25,5 +25,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--long"):
         return
     for item in items:
-        if "long" in item.keywords:
+        if item.get_closest_marker("long"):  # keywords hold the names of folders, too
             item.add_marker(pytest.mark.skip(reason="takes minutes or more: run with --long"))
