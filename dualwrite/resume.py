@@ -15,15 +15,16 @@ import re
 import time
 
 from dualwrite.admin import TransactionDescription
-from dualwrite.errors import ConfigurationError, Fenced, KafkaError, RetryableError
+from dualwrite.errors import ConfigurationError, KafkaError, RetryableError
 from dualwrite.kept_messages import decode, encode_all
 from dualwrite.outcome import Fate, fate
 from dualwrite.prepared import PreparedTxnState
+from dualwrite.slot_ids import resumable_id
 from dualwrite.slot_pool import Slot
 from dualwrite.steps import Steps, call
 from dualwrite.surroundings import Surroundings
 from dualwrite.transaction import ConsumedOffsets, Unit
-from dualwrite.two_phase import bind_cluster, claim_again, replace_producer, send
+from dualwrite.two_phase import bind_cluster, claim_again, recall, replace_producer, send
 
 TRANSACTIONS_V2 = 2
 
@@ -85,25 +86,22 @@ class Resume:
         yield from claim_again(around, slot)
         around.at("claimed")
         yield from bind_cluster(around, slot)
-        decided = _kafka_id(slot, slot.claim.state_fence)
+        decided = resumable_id(slot.transactional_id, slot.claim.state_fence)
         state = slot.claim.state
         kept: list[bytes] = []
         if state.has_transaction:
             name = slot.transactional_id
             kept = yield from call(around.store.kept_messages, name, state)
         lost = yield from self._end_decided(decided, state, bool(kept))
+        yield from self._end_two_phase(slot)
         yield from self._abort_open(slot)
         producer = yield from replace_producer(
-            around, slot, _kafka_id(slot, slot.fence), two_phase=False
+            around, slot, resumable_id(slot.transactional_id, slot.fence), two_phase=False
         )
         # The id is as new as the fence, so there is nothing that this could abort.
         yield from call(producer.init_transactions, keep_prepared_txn=False)
         around.at("initialised")
-        try:
-            yield from call(around.store.recall, slot.transactional_id, slot.fence)
-        except Fenced:
-            slot.is_lost = True
-            raise
+        yield from recall(around, slot)
         slot.is_ready = True
         if lost:
             yield from self._send_again(slot, kept)
@@ -133,6 +131,27 @@ class Resume:
         if found is Fate.DOUBT:
             around.alarm("decided_but_not_proven", kafka_id, state)
         return found is Fate.ABORTED
+
+    def _end_two_phase(self, slot: Slot) -> Steps[None]:
+        """End what the slot left open when it was used in two-phase mode, under its bare id.
+
+        The state is read after the pair was seen. While the fence is still ours, that transaction is
+        older than the claim, so the state tells its outcome for good.
+        """
+        around, name = self._around, slot.transactional_id
+        described = yield from call(around.kafka.describe, name)
+        if described is None or described.state != "Ongoing":
+            return
+        state = yield from recall(around, slot)
+        committed = described.pair == state
+        try:
+            yield from call(around.kafka.end_txn, name, described.pair, committed)
+        except KafkaError as error:
+            raise ConfigurationError(
+                f"{name} was left prepared in two-phase mode, and cannot be ended without it"
+                f" ({error}): open once with mode='2pc'"
+            ) from error
+        around.recovered(name, described.pair, committed=committed)
 
     def _abort_open(self, slot: Slot) -> Steps[None]:
         """Abort by their pairs whatever the slot's earlier owners left open and undecided.
@@ -173,10 +192,6 @@ class Resume:
         if slot.producer.transaction_version < TRANSACTIONS_V2:
             yield from call(slot.producer.bump_epoch)
         slot.is_ready = True
-
-
-def _kafka_id(slot: Slot, fence: int) -> str:
-    return f"{slot.transactional_id}.{fence}"
 
 
 def _fate(state: PreparedTxnState, described: TransactionDescription | None) -> Fate:

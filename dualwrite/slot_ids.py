@@ -46,6 +46,11 @@ def slot_id(app: str, number: int) -> str:
     return f"{app}-{number}"
 
 
+def resumable_id(transactional_id: str, fence: int) -> str:
+    """The id of a slot in Kafka in resume mode, where every claim brings a new one."""
+    return f"{transactional_id}.{fence}"
+
+
 def slot_number(app: str, transactional_id: str) -> int | None:
     """The slot's number if the id is one of this app's, matched in full, never by prefix."""
     match = re.fullmatch(re.escape(app) + r"-([0-9]{1,18})", transactional_id, re.ASCII)

@@ -19,6 +19,7 @@ from dualwrite.errors import ConfigurationError, Fenced, HeuristicAbort
 from dualwrite.outcome import Finding, examine
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.producer import TwoPhaseProducer
+from dualwrite.slot_ids import resumable_id
 from dualwrite.slot_pool import Slot
 from dualwrite.steps import Steps, call
 from dualwrite.store import Heuristic
@@ -74,7 +75,7 @@ class TwoPhase:
 
     def recover(self, slot: Slot) -> Steps[None]:
         """Bring a slot into the ready state; `Fenced` if it is somebody else's by now."""
-        around, store = self._around, self._around.store
+        around = self._around
         yield from claim_again(around, slot)
         around.at("claimed")
         yield from bind_cluster(around, slot)
@@ -82,11 +83,7 @@ class TwoPhase:
         yield from call(producer.init_transactions, keep_prepared_txn=True)
         around.at("initialised")
         described = yield from call(around.kafka.describe, slot.transactional_id)
-        try:
-            state = yield from call(store.recall, slot.transactional_id, slot.fence)
-        except Fenced:
-            slot.is_lost = True
-            raise
+        state = yield from recall(around, slot)
         around.at("recalled")
         ongoing = producer.prepared_txn_state
         finding = examine(state, ongoing, described.last_finished if described else None)
@@ -94,6 +91,10 @@ class TwoPhase:
         around.at("recovered")
         if ongoing.has_transaction:
             around.recovered(slot.transactional_id, ongoing, committed=ongoing == state)
+        if finding in (Finding.DATABASE_BEHIND, Finding.FORGOTTEN):
+            resumed = resumable_id(slot.transactional_id, slot.claim.state_fence)
+            if (yield from call(around.kafka.describe, resumed)) is not None:
+                return  # the state is of a transaction in resume mode, under that id
         yield from judge(around, slot, state, finding, described)
 
     def _complete(
@@ -119,6 +120,15 @@ def claim_again(around: Surroundings, slot: Slot) -> Steps[None]:
         slot.is_lost = True
         raise
     slot.is_claimed = True
+
+
+def recall(around: Surroundings, slot: Slot) -> Steps[PreparedTxnState]:
+    """Read the state under the own fence."""
+    try:
+        return (yield from call(around.store.recall, slot.transactional_id, slot.fence))
+    except Fenced:
+        slot.is_lost = True
+        raise
 
 
 def bind_cluster(around: Surroundings, slot: Slot) -> Steps[None]:

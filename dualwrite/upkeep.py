@@ -93,6 +93,8 @@ class Upkeep:
         self._leaser = leaser
         self._give = give
         self._rounds = 0
+        self._resumed: set[str] = set()
+        """Slots that resume mode has left with something open, though this mode is another one."""
 
     def open(self) -> Steps[None]:
         """Lease, recover and sweep; afterwards the pool is full and nothing of the dead is open."""
@@ -190,6 +192,7 @@ class Upkeep:
         """Make a slot ready and hand it out; release it if it was only taken over, drop it if lost."""
         if not slot.is_lost:
             try:
+                yield from self._leave_resume_mode(slot)
                 yield from self.mode.recover(slot)
             except Fenced:
                 if not slot.is_lost:
@@ -202,6 +205,18 @@ class Upkeep:
         if not slot.is_lost:
             yield from call(self._around.store.release, slot.transactional_id, slot.fence)
 
+    def _leave_resume_mode(self, slot: Slot) -> Steps[None]:
+        """Recover in resume mode first what was last used in it: its transactions have other ids."""
+        if self.mode.name == Resume.name or not slot.is_claimed:
+            return
+        name, state = slot.transactional_id, slot.claim.state
+        is_used = name in self._resumed
+        if not is_used and state.has_transaction:
+            is_used = bool((yield from call(self._around.store.kept_messages, name, state)))
+        if is_used:
+            self._resumed.discard(name)
+            yield from Resume(self._around).recover(slot)
+
     def _choose_mode(self) -> Steps[None]:
         if self._settings.mode == "resume":
             self.mode = Resume(self._around)
@@ -212,6 +227,10 @@ class Upkeep:
             and features.transaction_version >= TRANSACTION_VERSION_2PC
         )
         if is_offered:
+            resume = Resume(self._around)
+            pattern = re.escape(self._settings.app) + resume.id_pattern
+            left = yield from call(self._around.kafka.open_ids, pattern)
+            self._resumed = {resume.slot_of(kafka_id) for kafka_id in left}
             return
         self._fall_back("the broker offers no InitProducerId v6 with transaction.version 2")
 

@@ -264,8 +264,8 @@ MUTANTS = (
     Mutant(
         "recovery decides from what it read before the init",
         "dualwrite/two_phase.py",
-        "            state = yield from call(store.recall, slot.transactional_id, slot.fence)\n",
-        "            state = slot.claim.state\n",
+        "        state = yield from recall(around, slot)\n",
+        "        state = slot.claim.state\n",
         DUAL_WRITE_TESTS,
     ),
     Mutant(

@@ -1,0 +1,91 @@
+"""A slot that was last used in the other mode: what it left open ends as the database says."""
+
+import pytest
+
+from dualwrite import ConfigurationError, TwoPhaseProducer
+from dualwrite.broker import Broker
+from tests.dualwrite.crashed import CrashedInstance
+from tests.dualwrite.test_resume import CrashedInResume
+from tests.dualwrite.waiting import wait_until
+from tests.dualwrite.world import World
+
+
+@pytest.fixture(scope="module")
+def broker():
+    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": 100}
+    with Broker(settings=settings) as running:
+        yield running
+
+
+@pytest.fixture
+def world(broker, tmp_path):
+    made = World(broker.bootstrap_servers, f"sqlite:///{tmp_path / 'orders.db'}")
+    yield made
+    made.close()
+
+
+def write(world, mode, number):
+    with world.writer(slots=1, mode=mode) as dw:
+        assert dw.mode == mode
+        with dw.transaction() as tx:
+            world.order(tx, number)
+
+
+def test_decided_in_resume_mode_is_committed_by_two_phase_mode(world):
+    CrashedInResume(world).produce(1).decide().die()
+    write(world, "2pc", 2)
+    world.assert_agree([1, 2])
+
+
+def test_undecided_in_resume_mode_is_aborted_by_two_phase_mode(world):
+    crashed = CrashedInResume(world).produce(1).die()
+    write(world, "2pc", 2)
+    assert not crashed.is_open()
+    world.assert_agree([2])
+
+
+def test_timed_out_in_resume_mode_is_sent_again_by_two_phase_mode(world):
+    crashed = CrashedInResume(world, timeout_ms=200).produce(1).decide().die()
+    wait_until(lambda: not crashed.is_open())
+    write(world, "2pc", 2)
+    world.assert_agree([1, 2])
+
+
+def test_decided_in_two_phase_mode_is_committed_by_resume_mode(world):
+    CrashedInstance(world, f"{world.app}-0").prepare(1).decide().die()
+    write(world, "resume", 2)
+    world.assert_agree([1, 2])
+    write(world, "2pc", 3)
+    world.assert_agree([1, 2, 3])
+
+
+def test_undecided_in_two_phase_mode_is_aborted_by_resume_mode(world):
+    CrashedInstance(world, f"{world.app}-0").prepare(1).die()
+    write(world, "resume", 2)
+    world.assert_agree([2])
+
+
+def test_what_only_two_phase_mode_can_end_is_refused_by_resume_mode(world):
+    """A recovery that was cut short has moved the producer's epoch on: the pair alone ends nothing."""
+    crashed = CrashedInstance(world, f"{world.app}-0").prepare(1).decide()
+    crashed.die()
+    with TwoPhaseProducer(
+        {
+            "bootstrap.servers": world.bootstrap,
+            "transactional.id": crashed.transactional_id,
+            "transaction.two.phase.commit.enable": True,
+        }
+    ) as recovering:
+        recovering.init_transactions(keep_prepared_txn=True)
+    with pytest.raises(ConfigurationError, match="mode='2pc'"):
+        world.writer(slots=1, mode="resume").open()
+    write(world, "2pc", 2)
+    world.assert_agree([1, 2])
+
+
+def test_modes_in_turn_are_no_reason_for_an_alarm(world, caplog):
+    modes = ["2pc", "resume", "2pc", "resume", "resume", "2pc", "2pc"]
+    for number, mode in enumerate(modes):
+        write(world, mode, number)
+    world.assert_agree(range(len(modes)))
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
