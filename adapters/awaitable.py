@@ -90,25 +90,21 @@ class AwaitableStore:
         self._store = store
         self._run = run
 
-    async def claim(
-        self, transactional_id: str, expect: int | None = None, *, owner: str | None = None
-    ) -> Claim:
-        return await self._run(self._store.claim, transactional_id, expect, owner=owner)
+    async def claim(self, id: str, expect: int | None = None, *, owner: str | None = None) -> Claim:
+        return await self._run(self._store.claim, id, expect, owner=owner)
 
     async def begin(self, handle: object | None = None) -> AwaitableTransaction:
         run = in_greenlet if awaits(handle) else self._run
         return AwaitableTransaction(await run(self._store.begin, handle), run)
 
-    async def remember(
-        self, handle: object, transactional_id: str, state: PreparedTxnState, fence: int
-    ) -> None:
-        await self._in(handle, self._store.remember, transactional_id, state, fence)
+    async def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
+        await self._in(handle, self._store.remember, id, state, fence)
 
-    async def recall(self, transactional_id: str, fence: int) -> PreparedTxnState:
-        return await self._run(self._store.recall, transactional_id, fence)
+    async def recall(self, id: str, fence: int) -> PreparedTxnState:
+        return await self._run(self._store.recall, id, fence)
 
-    async def release(self, transactional_id: str, fence: int) -> bool:
-        return await self._run(self._store.release, transactional_id, fence)
+    async def release(self, id: str, fence: int) -> bool:
+        return await self._run(self._store.release, id, fence)
 
     async def row(self, transactional_id: str) -> StoreRow | None:
         return await self._run(self._store.row, transactional_id)

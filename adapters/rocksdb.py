@@ -118,16 +118,14 @@ class RocksDbStore:
         """The `Rdict`, for reading the data."""
         return self._db
 
-    def claim(
-        self, transactional_id: str, expect: int | None = None, *, owner: str | None = None
-    ) -> Claim:
-        check_id(transactional_id)
+    def claim(self, id: str, expect: int | None = None, *, owner: str | None = None) -> Claim:
+        check_id(id)
         with self._place.lock:
-            row = self._row(transactional_id) or KeptRow(transactional_id=transactional_id)
+            row = self._row(id) or KeptRow(transactional_id=id)
             if expect is not None and row.fence != expect:
-                raise Fenced(f"{transactional_id} has fence {row.fence}, not {expect}")
+                raise Fenced(f"{id} has fence {row.fence}, not {expect}")
             claimed = row.claimed(owner)
-            self._put({_row_key(transactional_id): claimed.encode()})
+            self._put({_row_key(id): claimed.encode()})
             return claimed.claim
 
     def begin(self, handle: object | None = None) -> RocksDbTransaction:
@@ -138,13 +136,11 @@ class RocksDbStore:
             f" a {type(handle).__name__}"
         )
 
-    def remember(
-        self, handle: object, transactional_id: str, state: PreparedTxnState, fence: int
-    ) -> None:
+    def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
         transaction = _ours(handle)
-        transaction.remembered[check_id(transactional_id)] = (state, fence)
+        transaction.remembered[check_id(id)] = (state, fence)
         with self._place.lock:
-            self._require(transactional_id, fence)
+            self._require(id, fence)
 
     def write(self, transaction: RocksDbTransaction) -> None:
         """Check every fence and write the batch, as one step towards all other stores."""
@@ -168,12 +164,12 @@ class RocksDbStore:
                 # The batch may lie in the log already, and be replayed at the next opening.
                 raise CommitUnknown(f"the write failed half way: {error}") from error
 
-    def recall(self, transactional_id: str, fence: int) -> PreparedTxnState:
+    def recall(self, id: str, fence: int) -> PreparedTxnState:
         with self._place.lock:
-            return self._require(transactional_id, fence).state
+            return self._require(id, fence).state
 
-    def release(self, transactional_id: str, fence: int) -> bool:
-        return self._change(transactional_id, fence, owner="")
+    def release(self, id: str, fence: int) -> bool:
+        return self._change(id, fence, owner="")
 
     def bind_cluster(self, transactional_id: str, fence: int, cluster_id: str) -> None:
         if not self._change(transactional_id, fence, cluster_id=cluster_id):

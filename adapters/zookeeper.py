@@ -169,13 +169,11 @@ class ZooKeeperStore:
 
     # Claims and states ------------------------------------------------------------------------
 
-    def claim(
-        self, transactional_id: str, expect: int | None = None, *, owner: str | None = None
-    ) -> Claim:
-        check_id(transactional_id)
+    def claim(self, id: str, expect: int | None = None, *, owner: str | None = None) -> Claim:
+        check_id(id)
         return settled_claim(
-            lambda: self._claim(transactional_id, expect, owner),
-            lambda: self.row(transactional_id),
+            lambda: self._claim(id, expect, owner),
+            lambda: self.row(id),
             expect,
             owner,
         )
@@ -206,11 +204,9 @@ class ZooKeeperStore:
             f" a {type(handle).__name__}"
         )
 
-    def remember(
-        self, handle: object, transactional_id: str, state: PreparedTxnState, fence: int
-    ) -> None:
+    def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
         transaction = _ours(handle)
-        transaction.remembered[check_id(transactional_id)] = (state, fence)
+        transaction.remembered[check_id(id)] = (state, fence)
 
     def send(self, transaction: ZooKeeperTransaction) -> None:
         """Send the multi and look at every result: kazoo returns failures, it does not raise."""
@@ -233,13 +229,13 @@ class ZooKeeperStore:
             raise CommitUnknown(f"the multi was sent, and nobody waited: {error!r}") from error
         _inspect(results, first_of_ours)
 
-    def recall(self, transactional_id: str, fence: int) -> PreparedTxnState:
-        with self._asking(f"recalling {transactional_id}"):
+    def recall(self, id: str, fence: int) -> PreparedTxnState:
+        with self._asking(f"recalling {id}"):
             self._client.sync(self._root)
-            return self._require(transactional_id, fence)[0].state
+            return self._require(id, fence)[0].state
 
-    def release(self, transactional_id: str, fence: int) -> bool:
-        return self._change(transactional_id, fence, owner="")
+    def release(self, id: str, fence: int) -> bool:
+        return self._change(id, fence, owner="")
 
     def bind_cluster(self, transactional_id: str, fence: int, cluster_id: str) -> None:
         if not self._change(transactional_id, fence, cluster_id=cluster_id):

@@ -60,23 +60,21 @@ class TransactionAdmin:
         )
         return self._run("list_transactions", flow)
 
-    def describe_transactions(
-        self, transactional_ids: Iterable[str]
-    ) -> dict[str, TransactionDescription | None]:
+    def describe_transactions(self, ids: Iterable[str]) -> dict[str, TransactionDescription | None]:
         """Describe ids; None for one that the coordinator does not know."""
-        flow = self._flows.describe_transactions(_several(transactional_ids))
+        flow = self._flows.describe_transactions(_several(ids))
         return self._run("describe_transactions", flow)
 
     def describe_producers(self, topic: str, partition: int) -> list[ProducerDescription]:
         """List the producers that have written to a partition, as its leader knows them."""
         return self._run("describe_producers", self._flows.describe_producers(topic, partition))
 
-    def force_terminate_transaction(self, transactional_id: str) -> None:
+    def force_terminate_transaction(self, id: str) -> None:
         """Abort whatever the id has open, prepared or not, and fence its producer.
 
         Raises `KafkaError` with code 105 for an id that the coordinator does not know.
         """
-        self._run("force_terminate_transaction", self._flows.force_terminate(transactional_id))
+        self._run("force_terminate_transaction", self._flows.force_terminate(id))
 
     def end_txn(
         self, transactional_id: str, producer_id: int, epoch: int, commit: bool
@@ -138,17 +136,17 @@ class AsyncTransactionAdmin:
         return await self._run("list_transactions", flow)
 
     async def describe_transactions(
-        self, transactional_ids: Iterable[str]
+        self, ids: Iterable[str]
     ) -> dict[str, TransactionDescription | None]:
-        flow = self._flows.describe_transactions(_several(transactional_ids))
+        flow = self._flows.describe_transactions(_several(ids))
         return await self._run("describe_transactions", flow)
 
     async def describe_producers(self, topic: str, partition: int) -> list[ProducerDescription]:
         flow = self._flows.describe_producers(topic, partition)
         return await self._run("describe_producers", flow)
 
-    async def force_terminate_transaction(self, transactional_id: str) -> None:
-        flow = self._flows.force_terminate(transactional_id)
+    async def force_terminate_transaction(self, id: str) -> None:
+        flow = self._flows.force_terminate(id)
         await self._run("force_terminate_transaction", flow)
 
     async def end_txn(

@@ -30,7 +30,7 @@ from dualwrite.producer import TwoPhaseProducer
 from dualwrite.retries import ATTEMPTS, retry_async
 from dualwrite.slot_pool import Slot
 from dualwrite.steps import run_async
-from dualwrite.store import AsyncStore, LocalTransaction, Store
+from dualwrite.store import AsyncStore, LocalTransaction, Store, check_store
 from dualwrite.surroundings import Kafka, Surroundings
 from dualwrite.transaction import Rollback, TransactionView, Unit
 from dualwrite.upkeep import Leaser, Upkeep
@@ -131,6 +131,7 @@ class AsyncDualWriter:
             adopt=adopt,
             on_step=on_step,
         )
+        check_store(store)
         self._given = store
         self._opened: _Opened | None = None
 

@@ -27,7 +27,7 @@ from dualwrite.owner import Owner
 from dualwrite.retries import ATTEMPTS, retry
 from dualwrite.slot_pool import Slot
 from dualwrite.steps import run
-from dualwrite.store import Store
+from dualwrite.store import Store, check_store
 from dualwrite.surroundings import Surroundings
 from dualwrite.transaction import Rollback, TransactionView, Unit
 from dualwrite.upkeep import StoreLeaser, Upkeep
@@ -154,6 +154,7 @@ class DualWriter:
             adopt=adopt,
             on_step=on_step,
         )
+        check_store(store)
         self._store = store
         self._opened: _Opened | None = None
 

@@ -13,9 +13,17 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from dualwrite.errors import ConfigurationError
+
 _INSTANCE = re.compile(r"[A-Za-z0-9_.-]{0,100}", re.ASCII)
 _PID = re.compile(r"[0-9]{1,10}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
+
+
+def check_instance(instance: str) -> None:
+    """Raise `ConfigurationError` for a name that an owner cannot hold."""
+    if not isinstance(instance, str) or not _INSTANCE.fullmatch(instance):
+        raise ConfigurationError(f"instance name must match {_INSTANCE.pattern}: {instance!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +58,7 @@ class Owner:
 
     @classmethod
     def of_this_process(cls, instance: str = "") -> "Owner":
-        if not _INSTANCE.fullmatch(instance):
-            raise ValueError(f"instance name must match {_INSTANCE.pattern}: {instance!r}")
+        check_instance(instance)
         pid = os.getpid()
         return cls(
             host=_UNSAFE.sub("_", socket.gethostname())[:64],

@@ -18,6 +18,12 @@ class PreparedTxnState:
 
     NONE: ClassVar["PreparedTxnState"]
 
+    def __post_init__(self) -> None:
+        if isinstance(self.producer_id, str):  # the text form alone, as KIP-939's class takes it
+            read = self.parse(self.producer_id)
+            object.__setattr__(self, "producer_id", read.producer_id)
+            object.__setattr__(self, "epoch", read.epoch)
+
     @property
     def has_transaction(self) -> bool:
         return self.producer_id != -1

@@ -24,7 +24,7 @@ _APP = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 
 def check_app(app: str) -> str:
     """Return the app's name, or raise `ConfigurationError`."""
-    if not _APP.fullmatch(app):
+    if not isinstance(app, str) or not _APP.fullmatch(app):
         raise ConfigurationError(f"app name must match {_APP.pattern}: {app!r}")
     return app
 

@@ -197,9 +197,7 @@ class LocalTransaction(Protocol):
 class Store(Protocol):
     """A state store. One object may be used by several threads."""
 
-    def claim(
-        self, transactional_id: str, expect: int | None = None, *, owner: str | None = None
-    ) -> Claim:
+    def claim(self, id: str, expect: int | None = None, *, owner: str | None = None) -> Claim:
         """Bump the fence durably and return what is remembered.
 
         Waits, bounded, for an open transaction that has written the row (`CannotDecideYet`
@@ -212,9 +210,7 @@ class Store(Protocol):
         """Begin a local transaction, or take part in the caller's own."""
         ...
 
-    def remember(
-        self, handle: object, transactional_id: str, state: PreparedTxnState, fence: int
-    ) -> None:
+    def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
         """Write `state` into the caller's open transaction, as its last statement.
 
         Raises `Fenced` if the fence has moved on; a store that can check only while committing
@@ -222,11 +218,11 @@ class Store(Protocol):
         """
         ...
 
-    def recall(self, transactional_id: str, fence: int) -> PreparedTxnState:
+    def recall(self, id: str, fence: int) -> PreparedTxnState:
         """Read what is remembered; `Fenced` unless the fence is still `fence`."""
         ...
 
-    def release(self, transactional_id: str, fence: int) -> bool:
+    def release(self, id: str, fence: int) -> bool:
         """Give up ownership; False if a newer claim had already taken it."""
         ...
 
@@ -304,14 +300,14 @@ class AsyncStore(Protocol):
     """`Store` for a running event loop: the same names, awaitable."""
 
     async def claim(
-        self, transactional_id: str, expect: int | None = None, *, owner: str | None = None
+        self, id: str, expect: int | None = None, *, owner: str | None = None
     ) -> Claim: ...
     async def begin(self, handle: object | None = None) -> AsyncLocalTransaction: ...
     async def remember(
-        self, handle: object, transactional_id: str, state: PreparedTxnState, fence: int
+        self, handle: object, id: str, state: PreparedTxnState, fence: int
     ) -> None: ...
-    async def recall(self, transactional_id: str, fence: int) -> PreparedTxnState: ...
-    async def release(self, transactional_id: str, fence: int) -> bool: ...
+    async def recall(self, id: str, fence: int) -> PreparedTxnState: ...
+    async def release(self, id: str, fence: int) -> bool: ...
     async def row(self, transactional_id: str) -> StoreRow | None: ...
     async def rows(self, app: str | None = None) -> list[StoreRow]: ...
     async def lease(self, owner: str, seconds: float) -> None: ...
@@ -345,3 +341,12 @@ class AsyncStore(Protocol):
         self, app: str, owner: str, *, is_gone: Callable[[str], bool], held: Iterable[str] = ()
     ) -> list[LeasedSlot]: ...
     async def close(self) -> None: ...
+
+
+def check_store(store: object) -> None:
+    """Raise `ConfigurationError` for what is no state store, a URL for example."""
+    if not all(hasattr(store, name) for name in ("claim", "remember", "recall", "release")):
+        kind = type(store).__name__  # a URL itself may hold a password
+        raise ConfigurationError(
+            f"store must be a state store such as SqlStore(engine), not of type {kind}"
+        )

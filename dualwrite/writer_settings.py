@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dualwrite.config import parse_config
 from dualwrite.errors import ConfigurationError
+from dualwrite.owner import check_instance
 from dualwrite.slot_ids import check_app
 
 KafkaCommit = Literal["wait", "background"]
@@ -45,12 +47,15 @@ class WriterSettings:
 
     def __post_init__(self) -> None:
         check_app(self.app)
+        check_instance(self.instance)
         if not isinstance(self.slots, int) or not 1 <= self.slots <= 10_000:
             raise ConfigurationError(f"slots must lie in 1 .. 10000, not {self.slots!r}")
         if not 0.5 <= self.lease_seconds <= 3600:
             raise ConfigurationError(
                 f"lease_seconds must lie in 0.5 .. 3600, not {self.lease_seconds!r}"
             )
+        if not self.slot_timeout >= 0:
+            raise ConfigurationError(f"slot_timeout must not be negative: {self.slot_timeout!r}")
         if self.kafka_commit not in ("wait", "background"):
             raise ConfigurationError(
                 f"kafka_commit must be 'wait' or 'background', not {self.kafka_commit!r}"
@@ -65,6 +70,9 @@ class WriterSettings:
                 "'transaction.timeout.ms' has no meaning for prepared transactions (KIP-939);"
                 " it can be set with mode='resume'"
             )
+        # A key that nobody knows is told here, and not when the first slot is opened.
+        is_two_phase = self.mode != "resume"
+        parse_config(self.producer_config(self.app, two_phase=is_two_phase), transactional=True)
 
     @property
     def row_lease_seconds(self) -> float:

@@ -146,16 +146,14 @@ class SqlStore:
 
     # Claims and states ------------------------------------------------------------------------
 
-    def claim(
-        self, transactional_id: str, expect: int | None = None, *, owner: str | None = None
-    ) -> Claim:
-        check_id(transactional_id)
+    def claim(self, id: str, expect: int | None = None, *, owner: str | None = None) -> Claim:
+        check_id(id)
         if owner is not None and len(owner.encode()) > OWNER_BYTES_MAX:
             raise ConfigurationError(f"owner has more than {OWNER_BYTES_MAX} bytes: {owner!r}")
         self._require_durability()
         return settled_claim(
-            lambda: self._claim(transactional_id, expect, owner),
-            lambda: self.row(transactional_id),
+            lambda: self._claim(id, expect, owner),
+            lambda: self.row(id),
             expect,
             owner,
         )
@@ -227,27 +225,25 @@ class SqlStore:
             self._snapshot_levels[key] = self._dialect.reads_from_snapshot(level, connection)
         return self._snapshot_levels[key]
 
-    def remember(
-        self, handle: object, transactional_id: str, state: PreparedTxnState, fence: int
-    ) -> None:
-        check_id(transactional_id)
+    def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
+        check_id(id)
         link = self._open_link(handle)
         link.flush()
-        values = {"id": transactional_id, "prepared": str(state), "mine": fence}
-        with translated(self._dialect, f"remembering {transactional_id}"):
+        values = {"id": id, "prepared": str(state), "mine": fence}
+        with translated(self._dialect, f"remembering {id}"):
             count, returned = link.execute(self._operations.remember, values)
         if count == 0:
-            raise Fenced(f"{transactional_id} no longer has fence {fence}")
+            raise Fenced(f"{id} no longer has fence {fence}")
         if not self._dialect.durable_by(returned):
             raise ConfigurationError(f"COMMIT would not be durable: the setting is {returned}")
 
-    def recall(self, transactional_id: str, fence: int) -> PreparedTxnState:
-        with self._reading(f"recalling {transactional_id}") as connection:
-            return self._operations.recall(connection, transactional_id, fence)
+    def recall(self, id: str, fence: int) -> PreparedTxnState:
+        with self._reading(f"recalling {id}") as connection:
+            return self._operations.recall(connection, id, fence)
 
-    def release(self, transactional_id: str, fence: int) -> bool:
-        with self._writing(f"releasing {transactional_id}") as connection:
-            return self._operations.release(connection, transactional_id, fence)
+    def release(self, id: str, fence: int) -> bool:
+        with self._writing(f"releasing {id}") as connection:
+            return self._operations.release(connection, id, fence)
 
     def bind_cluster(self, transactional_id: str, fence: int, cluster_id: str) -> None:
         with self._writing(f"binding {transactional_id}") as connection:

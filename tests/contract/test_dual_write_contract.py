@@ -163,13 +163,30 @@ def test_names_of_apps(engine, app):
         DualWriter({"bootstrap.servers": "h:1"}, store=SqlStore(engine), app=app)
 
 
+@pytest.mark.parametrize("kind", [DualWriter, AsyncDualWriter])
 @pytest.mark.parametrize(
-    "wrong", [{"kafka_commit": "never"}, {"mode": "3pc"}, {"slots": 0}, {"lease_seconds": -1}]
+    "wrong",
+    [
+        {"kafka_commit": "never"},
+        {"mode": "3pc"},
+        {"slots": 0},
+        {"lease_seconds": -1},
+        {"slot_timeout": -1},
+        {"instance": "a/b"},
+        {"app": None},
+        {"store": None},
+        {"store": "sqlite://"},
+        {"config": {"bootstrap.servers": "h:1", "linger": 5}},
+        {"config": {}},
+    ],
+    ids=str,
 )
-def test_wrong_arguments(engine, wrong):
+def test_wrong_arguments(engine, kind, wrong):
     """Arguments out of range are a configuration error at once."""
+    right = {"config": {"bootstrap.servers": "h:1"}, "store": SqlStore(engine), "app": "a"}
+    kind(**right)
     with pytest.raises(ConfigurationError):
-        DualWriter({"bootstrap.servers": "h:1"}, store=SqlStore(engine), app="a", **wrong)
+        kind(**right | wrong)
 
 
 def test_closed_writer_is_refused(engine):

@@ -87,8 +87,11 @@ def test_state_as_text():
     """A state reads "<producer id>:<epoch>", and no state is the empty text."""
     assert str(PreparedTxnState(7, 42)) == "7:42"
     assert str(PreparedTxnState()) == ""
-    assert PreparedTxnState.parse("7:42") == PreparedTxnState(7, 42)
-    assert PreparedTxnState.parse("") == PreparedTxnState()
+    for read in (PreparedTxnState, PreparedTxnState.parse):
+        assert read("7:42") == PreparedTxnState(7, 42)
+        assert read("") == PreparedTxnState()
+        with pytest.raises(ValueError):
+            read("7")
 
 
 @pytest.mark.parametrize("as_given", [str, lambda state: state], ids=["text", "object"])
@@ -246,6 +249,8 @@ def test_administrator(producer, servers, name):
         ("min_duration_ms", None),
         ("id_pattern", None),
     ]
+    assert [given for given, _ in defaults(TransactionAdmin.describe_transactions)] == ["ids"]
+    assert [given for given, _ in defaults(TransactionAdmin.force_terminate_transaction)] == ["id"]
     with TransactionAdmin({"bootstrap.servers": servers}) as admin:
         listed = admin.list_transactions(states=["Ongoing"], id_pattern=name)
         assert [entry.transactional_id for entry in listed] == [name]
