@@ -98,7 +98,7 @@ class BlockingDriver:
                 events, self._events = self._events, []
                 if not events and now_ms >= deadline_ms and now_ms < step.until_ms:
                     self._cluster.now_ms = now_ms
-                    step = flow.throw(self._timeout(context))
+                    step = flow.throw(KafkaTimeout(context, self._cluster.last_error))
                 else:
                     step = flow.send(Woken(now_ms, events))
         except StopIteration as finished:
@@ -106,10 +106,6 @@ class BlockingDriver:
             return result
         finally:
             flow.close()
-
-    def _timeout(self, context: str) -> KafkaTimeout:
-        last = self._cluster.last_error
-        return KafkaTimeout(context if last is None else f"{context} (last error: {last})")
 
     def close(self) -> None:
         for wire in self._wires.values():

@@ -35,8 +35,10 @@ class ClientError(KafkaError):
 class KafkaTimeout(ClientError):
     """No answer came in time. The same call may be made again, no other one in its place."""
 
-    def __init__(self, context: str) -> None:
-        super().__init__(ErrorCode.REQUEST_TIMED_OUT, context)
+    def __init__(self, context: str, last_error: Exception | None = None) -> None:
+        told = context if last_error is None else f"{context} (last error: {last_error})"
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, told)
+        self.last_error = last_error
 
     def retriable(self) -> bool:
         return True

@@ -7,12 +7,12 @@ import typer
 
 from dualwrite.cli.cluster import (
     AsJson,
-    BootstrapServers,
+    Bootstrap,
     CommandConfig,
     ask,
     check,
-    client_config,
     misused,
+    reached_config,
     show,
 )
 
@@ -91,7 +91,7 @@ def add(
     prefixed: Prefixed = False,
     deny: Deny = False,
     host: Host = "*",
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -114,7 +114,7 @@ def add(
         for kind, name in resources
         for wanted in operation
     ]
-    config = client_config(bootstrap_servers, command_config)
+    config = reached_config(bootstrap_servers, command_config)
     (answer,) = ask(config, CreateAclsRequest(creations=creations))
     for result in answer.results:
         check(result.error_code, result.error_message)
@@ -129,7 +129,7 @@ def list_(
     group: Group = None,
     transactional_id: TransactionalId = None,
     cluster: OnCluster = False,
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -152,7 +152,7 @@ def list_(
         for kind, name in asked
     ]
     rows = []
-    for answer in ask(client_config(bootstrap_servers, command_config), *requests):
+    for answer in ask(reached_config(bootstrap_servers, command_config), *requests):
         check(answer.error_code, answer.error_message)
         rows += [
             _row(found.resource_type, found.resource_name, found.pattern_type, rule)
@@ -171,7 +171,7 @@ def remove(
     transactional_id: TransactionalId = None,
     cluster: OnCluster = False,
     prefixed: Prefixed = False,
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -195,7 +195,7 @@ def remove(
         for kind, name in resources or [(ANY, None)]
         for number in numbers
     ]
-    config = client_config(bootstrap_servers, command_config)
+    config = reached_config(bootstrap_servers, command_config)
     (answer,) = ask(config, DeleteAclsRequest(filters=filters))
     rows = []
     for result in answer.filter_results:

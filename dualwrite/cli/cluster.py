@@ -3,61 +3,51 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, NoReturn
+from typing import Any, NoReturn
 
 import typer
 
 from dualwrite.cli.connecting import (
-    ANSWER_MS,
     REFUSED,
     USAGE,
     AsJson,
+    Bootstrap,
     CommandConfig,
-    for_librdkafka,
-    read_properties,
+    kafka_config,
+    reached,
 )
+from dualwrite.errors import DualWriteError
 
 __all__ = [
     "AsJson",
-    "BootstrapServers",
+    "Bootstrap",
     "CommandConfig",
     "ask",
     "check",
-    "client_config",
-    "for_librdkafka",
     "misused",
+    "reached_config",
     "refused",
     "show",
 ]
 
-BootstrapServers = Annotated[
-    str | None,
-    typer.Option(
-        help="Where the cluster is; 127.0.0.1:9092 if nothing says it.",
-        metavar="HOST:PORT,…",
-        envvar="DUALWRITE_BOOTSTRAP_SERVERS",
-    ),
-]
-LOCAL: Final = "127.0.0.1:9092"
 
-
-def client_config(bootstrap_servers: str | None, command_config: Path | None) -> dict[str, str]:
-    """The configuration of a client: the file's lines, and where the cluster is if told."""
-    config = {} if command_config is None else read_properties(command_config)
-    if bootstrap_servers is not None:
-        config["bootstrap.servers"] = bootstrap_servers
-    return {"bootstrap.servers": LOCAL} | config
+def reached_config(bootstrap: str | None, command_config: Path | None) -> Mapping[str, Any]:
+    """The client's settings, once a broker has answered at them; else the end of the command."""
+    config = kafka_config(bootstrap, command_config)
+    try:
+        return reached(config)
+    except DualWriteError as error:
+        refused(error)
 
 
 def ask(config: Mapping[str, Any], *requests: Any) -> list[Any]:
     """Send requests over one connection and return the answers; a failure ends the command."""
     from dualwrite.connection import Connection
-    from dualwrite.errors import DualWriteError
 
     try:
-        with Connection({"max.block.ms": ANSWER_MS} | dict(config)) as connection:
+        with Connection(config) as connection:
             return [connection.send(request) for request in requests]
-    except DualWriteError as error:
+    except (DualWriteError, OSError) as error:
         refused(error)
 
 

@@ -1,15 +1,17 @@
 """Options that every command for operators takes, and what they lead to."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from dualwrite.errors import ConfigurationError, DualWriteError
+
 if TYPE_CHECKING:
-    from dualwrite.store import Store
+    from dualwrite.store import Store, StoreRow
 
 DONE: Final = 0
 REFUSED: Final = 1
@@ -19,8 +21,8 @@ Bootstrap = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-servers",
-        help="HOST:PORT of the cluster.",
-        metavar="SERVERS",
+        help="Where the cluster is; 127.0.0.1:9092 if nothing says it.",
+        metavar="HOST:PORT,…",
         envvar="DUALWRITE_BOOTSTRAP_SERVERS",
     ),
 ]
@@ -41,20 +43,46 @@ TableName = Annotated[str, typer.Option("--table", help="Name of the SQL state t
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 TABLE: Final = "kafka_transaction_state"
+LOCAL: Final = "127.0.0.1:9092"
 ANSWER_MS: Final = 15_000
-"""How long a command waits for a broker, unless the file says it by `max.block.ms`."""
+"""How long a command waits for an answer, unless the file says it by `max.block.ms`."""
+REACH_MS: Final = 4_000
+"""How long for the first one: a cluster that is not there is not worth a longer wait."""
+
+
+class Unreachable(DualWriteError):
+    """No broker answers at the addresses that were given."""
 
 
 def kafka_config(bootstrap: str | None, command_config: Path | None) -> dict[str, Any]:
     """The client's settings from the two options; the command line wins."""
-    config: dict[str, Any] = {}
+    config: dict[str, Any] = {"bootstrap.servers": LOCAL, "max.block.ms": ANSWER_MS}
     if command_config is not None:
         config |= read_properties(command_config)
     if bootstrap is not None:
         config["bootstrap.servers"] = bootstrap
-    if "bootstrap.servers" not in config:
-        raise typer.BadParameter("give --bootstrap-servers, or bootstrap.servers in the file")
-    return {"max.block.ms": ANSWER_MS} | config
+    from dualwrite.config import parse_config
+
+    try:
+        parse_config(config, transactional=False)
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error)) from None
+    return config
+
+
+def reached(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same settings, once a broker has answered at them; raises `Unreachable` soon if none does."""
+    from dualwrite import TransactionAdmin
+    from dualwrite.failures import KafkaTimeout
+
+    limit_ms = min(REACH_MS, int(config["max.block.ms"]))
+    try:
+        with TransactionAdmin({**config, "max.block.ms": limit_ms}) as admin:
+            admin.features()
+    except KafkaTimeout as error:
+        told = f"no broker answers at {config['bootstrap.servers']} within {limit_ms / 1000:g} s"
+        raise Unreachable(f"{told}: {error.last_error or 'silence'}") from error
+    return config
 
 
 def for_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +112,6 @@ def opened_store(url: str | None, table: str) -> "Iterator[Store]":
     """Open the store that a URL names."""
     if not url:
         raise typer.BadParameter("give --store: without it nobody can know what is decided")
-    from dualwrite.errors import ConfigurationError
     from dualwrite.recipes.dual_write import store_at
 
     try:
@@ -97,11 +124,18 @@ def opened_store(url: str | None, table: str) -> "Iterator[Store]":
         store.close()
 
 
+def bound_elsewhere(rows: "Iterable[StoreRow]", cluster_id: str | None) -> list[str]:
+    """Rows that were written beside another cluster: what they say of transactions is not of this one."""
+    return [
+        f"{row.transactional_id} is bound to another cluster, {row.cluster_id}"
+        for row in rows
+        if row.cluster_id not in ("", cluster_id)
+    ]
+
+
 def guarded(command: Callable[[], int]) -> None:
     """Run a command and leave with its exit code; an error of ours is a refusal, not a traceback."""
     from confluent_kafka import KafkaException
-
-    from dualwrite.errors import DualWriteError
 
     try:
         code = command()

@@ -1,6 +1,6 @@
 """`dualwrite doctor`: is everything as exactly-once needs it?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +15,14 @@ from dualwrite.cli.connecting import (
     CommandConfig,
     StoreUrl,
     TableName,
+    bound_elsewhere,
     guarded,
     kafka_config,
     opened_store,
+    reached,
     show,
 )
+from dualwrite.errors import DualWriteError
 
 if TYPE_CHECKING:
     from dualwrite.admin import TransactionAdmin
@@ -53,9 +56,14 @@ def doctor(
 
     def command() -> int:
         config = kafka_config(bootstrap_servers, command_config)
-        checks = [*_guarded_checks("broker", lambda: _of_broker(config))]
+        try:
+            reached(config)
+        except DualWriteError as error:
+            checks, cluster = [Check("broker", str(error), "bad")], None
+        else:
+            checks, cluster = _guarded_checks("broker", lambda: _of_broker(config)), config
         if store:
-            checks += _guarded_checks("store", lambda: _of_store_at(store, table, config))
+            checks += _guarded_checks("store", lambda: _of_store_at(store, table, cluster))
         else:
             checks.append(Check("store", "not given, not checked (--store URL)", "warn"))
         checks.append(
@@ -73,15 +81,13 @@ def doctor(
 
 def _guarded_checks(about: str, make: Callable[[], list[Check]]) -> list[Check]:
     """A part that cannot be reached is a finding, not the end of the examination."""
-    from dualwrite.errors import DualWriteError
-
     try:
         return make()
     except DualWriteError as error:
         return [Check(about, str(error), "bad")]
 
 
-def _of_broker(config: dict[str, Any]) -> list[Check]:
+def _of_broker(config: Mapping[str, Any]) -> list[Check]:
     from dualwrite import TransactionAdmin
 
     with TransactionAdmin(config) as admin:
@@ -111,13 +117,11 @@ def _of_open_transactions(admin: "TransactionAdmin") -> Iterator[Check]:
         yield Check("open for over a minute", entry.transactional_id, "warn")
 
 
-def _of_store_at(url: str, table: str, config: dict[str, Any]) -> list[Check]:
+def _of_store_at(url: str, table: str, config: Mapping[str, Any] | None) -> list[Check]:
+    """What the store says of itself, and what its rows are worth if a cluster can be asked."""
     with opened_store(url, table) as opened:
-        return [
-            *_of_schema(opened),
-            *_of_durability(opened),
-            *_of_rows(opened, config),
-        ]
+        checks = [*_of_schema(opened), *_of_durability(opened)]
+        return checks if config is None else [*checks, *_of_rows(opened, config)]
 
 
 def _of_schema(store: "Store") -> Iterator[Check]:
@@ -141,7 +145,7 @@ def _of_durability(store: "Store") -> Iterator[Check]:
         yield Check(f"durability: {check.name}", told, verdict)
 
 
-def _of_rows(store: "Store", config: dict[str, Any]) -> Iterator[Check]:
+def _of_rows(store: "Store", config: Mapping[str, Any]) -> Iterator[Check]:
     from dualwrite import TransactionAdmin
     from dualwrite.explanation import explain
     from dualwrite.owner import Owner
@@ -153,10 +157,10 @@ def _of_rows(store: "Store", config: dict[str, Any]) -> Iterator[Check]:
         described = admin.describe_transactions(ids) if ids else {}
         cluster = admin.cluster_id()
     yield Check("slots", f"{len(rows)} rows", "ok")
+    for difference in bound_elsewhere(rows, cluster):
+        yield Check("slots", difference, "bad")
     for row in rows:
         name = row.transactional_id
-        if row.cluster_id not in ("", cluster):
-            yield Check(name, f"is bound to another cluster, {row.cluster_id}", "bad")
         explanation = explain(row, described.get(name), is_gone)
         if explanation.advice in ("commit", "abort"):
             yield Check(name, f"in doubt, recovery would {explanation.advice}", "warn")

@@ -15,6 +15,7 @@ from dualwrite.cli.connecting import (
     guarded,
     kafka_config,
     opened_store,
+    reached,
     show,
 )
 
@@ -47,7 +48,7 @@ def recover(
             raise typer.BadParameter(f"--app: {error}") from None
         config = kafka_config(bootstrap_servers, command_config)
         with opened_store(store, table) as opened:
-            ended = recovery.recover(config, store=opened, app=app, adopt=adopt)
+            ended = recovery.recover(reached(config), store=opened, app=app, adopt=adopt)
         rows = [
             {"transactional_id": e.transactional_id, "txn": str(e.pair), "ended_by": e.verdict}
             for e in ended

@@ -1,19 +1,25 @@
 """`dualwrite schema print|apply|check`: the tables of an SQL state store."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dualwrite.cli.connecting import (
+    REFUSED,
+    USAGE,
+    AsJson,
+    CommandConfig,
+    bound_elsewhere,
+    kafka_config,
+    reached,
+)
 from dualwrite.errors import ConfigurationError, DualWriteError
 
 if TYPE_CHECKING:
     from dualwrite.adapters.sql import SqlStore
-
-REFUSED: Final = 1
-USAGE: Final = 2
 
 StoreUrl = Annotated[
     str,
@@ -23,7 +29,15 @@ StoreUrl = Annotated[
 ]
 TableName = Annotated[str | None, typer.Option("--table", help="Name of the state table.")]
 SchemaName = Annotated[str | None, typer.Option("--schema", help="Schema of the tables.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+# No default and no environment variable: the tables can be checked where no cluster is.
+AskedCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers",
+        help="Also check that no row is bound to another cluster than this.",
+        metavar="HOST:PORT,…",
+    ),
+]
 
 
 def attach(app: typer.Typer) -> None:
@@ -55,12 +69,30 @@ def apply(
 
 
 def check(
-    store: StoreUrl, table: TableName = None, schema: SchemaName = None, as_json: AsJson = False
+    store: StoreUrl,
+    table: TableName = None,
+    schema: SchemaName = None,
+    bootstrap_servers: AskedCluster = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Compare the database with what is needed; exit code 1 if something is missing."""
+    """Compare the database with what is needed; exit code 1 if something is missing.
+
+    With a cluster it also finds rows that are bound to another one.
+    """
     with _opened(store, table, schema) as opened:
         differences = opened.schema_differences()
+        if not differences and (bootstrap_servers or command_config):
+            cluster_id = _cluster_id(reached(kafka_config(bootstrap_servers, command_config)))
+            differences = bound_elsewhere(opened.rows(), cluster_id)
     _report(differences, as_json)
+
+
+def _cluster_id(config: Mapping[str, Any]) -> str | None:
+    from dualwrite import TransactionAdmin
+
+    with TransactionAdmin(config) as admin:
+        return admin.cluster_id()
 
 
 def _report(differences: list[str], as_json: bool) -> None:

@@ -8,7 +8,7 @@ import json
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +19,7 @@ from dualwrite.cli.connecting import (
     CommandConfig,
     guarded,
     kafka_config,
+    reached,
     show,
 )
 from dualwrite.errors import ConfigurationError
@@ -34,7 +35,9 @@ Decisions = Annotated[
     str | None,
     typer.Option("--decisions", help="URL of the decisions' home; the sink's topic without it."),
 ]
-Mode = Annotated[str, typer.Option("--mode", help="2pc or resume, as the sink was told.")]
+Mode = Annotated[
+    Literal["2pc", "resume"], typer.Option("--mode", help="2pc or resume, as the sink was told.")
+]
 
 
 def attach(to: typer.Typer) -> None:
@@ -54,6 +57,7 @@ def status(
     engine = _engine(sink, bootstrap_servers, command_config, decisions, mode)
 
     def command() -> int:
+        reached(engine.options.kafka)
         with engine.decisions() as log:
             found = _status(engine, log)
         if json_:
@@ -82,6 +86,7 @@ def recover(
     engine = _engine(sink, bootstrap_servers, command_config, decisions, mode)
 
     def command() -> int:
+        reached(engine.options.kafka)
         with engine.decisions() as log:
             finished = len(log.read().pending)
             attempt = engine.coordinator(log).recover(accept_loss=accept_loss)
@@ -113,6 +118,7 @@ def forget(
     work = f"query:{query}" if query else f"job:{job}" if job else None
 
     def command() -> int:
+        reached(engine.options.kafka)
         with engine.decisions() as log:
             coordinator = engine.coordinator(log)
             if lost:

@@ -1,19 +1,20 @@
 """`dualwrite topic`: create, list, describe and delete topics of any Kafka cluster."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from dualwrite.cli.cluster import (
     AsJson,
-    BootstrapServers,
+    Bootstrap,
     CommandConfig,
-    client_config,
-    for_librdkafka,
     misused,
+    reached_config,
     refused,
     show,
 )
+from dualwrite.cli.connecting import for_librdkafka
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -31,7 +32,7 @@ def attach(app: typer.Typer) -> None:
 @topics.command()
 def create(
     name: str,
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     partitions: Annotated[int, typer.Option(help="-1: the broker's default.")] = -1,
     replication_factor: Annotated[int, typer.Option(help="-1: the broker's default.")] = -1,
     config: Annotated[
@@ -50,20 +51,20 @@ def create(
             misused(f"not key=value: {pair}")
         settings[key] = value
     wanted = NewTopic(name, partitions, replication_factor, config=settings)
-    admin = _admin(client_config(bootstrap_servers, command_config))
+    admin = _admin(reached_config(bootstrap_servers, command_config))
     _wait(admin.create_topics([wanted])[name])
     show([{"topic": name, "done": "created"}], ("topic", "done"), json)
 
 
 @topics.command("list")
 def list_(
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     internal: Annotated[bool, typer.Option(help="Also the brokers' own.")] = False,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
     """List the topics."""
-    admin = _admin(client_config(bootstrap_servers, command_config))
+    admin = _admin(reached_config(bootstrap_servers, command_config))
     found = _metadata(admin)
     rows = [
         {"topic": name, "partitions": len(topic.partitions)}
@@ -76,7 +77,7 @@ def list_(
 @topics.command()
 def describe(
     name: str,
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -84,7 +85,7 @@ def describe(
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
-    admin = _admin(client_config(bootstrap_servers, command_config))
+    admin = _admin(reached_config(bootstrap_servers, command_config))
     # All topics are asked for: a question about one by its name would create it.
     topic = _metadata(admin).get(name)
     if topic is None or topic.error is not None:
@@ -115,17 +116,17 @@ def describe(
 @topics.command()
 def delete(
     name: str,
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
     """Delete a topic with everything in it."""
-    admin = _admin(client_config(bootstrap_servers, command_config))
+    admin = _admin(reached_config(bootstrap_servers, command_config))
     _wait(admin.delete_topics([name])[name])
     show([{"topic": name, "done": "deleted"}], ("topic", "done"), json)
 
 
-def _admin(config: dict[str, Any]) -> "AdminClient":
+def _admin(config: Mapping[str, Any]) -> "AdminClient":
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -153,3 +154,5 @@ def _wait(future: Any) -> Any:
         return future.result(TIMEOUT_SECONDS)
     except KafkaException as error:
         refused(error.args[0].str())
+    except TimeoutError:
+        refused(f"no answer within {TIMEOUT_SECONDS:g} s; it may still happen")

@@ -1,6 +1,9 @@
 """`dualwrite txn`: look at transactions, explain them, and end them safely."""
 
+import enum
 import json
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +21,7 @@ from dualwrite.cli.connecting import (
     guarded,
     kafka_config,
     opened_store,
+    reached,
     show,
 )
 
@@ -26,6 +30,20 @@ if TYPE_CHECKING:
     from dualwrite.explanation import Explanation
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
+
+
+class State(enum.StrEnum):
+    """States of a transaction, as Kafka's coordinators name them."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+    DEAD = "Dead"
+
 
 txn = typer.Typer(help="Transactions of the cluster, and what the store says of them.")
 
@@ -38,15 +56,21 @@ def attach(app: typer.Typer) -> None:
 def list_(
     bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
-    state: Annotated[list[str] | None, typer.Option(help="Only these states.")] = None,
+    state: Annotated[
+        list[State] | None, typer.Option(help="Only these states.", case_sensitive=False)
+    ] = None,
     pattern: Annotated[str | None, typer.Option(help="Only ids that match in full.")] = None,
     min_duration_ms: Annotated[int | None, typer.Option(help="Only what is open longer.")] = None,
     json_: AsJson = False,
 ) -> None:
     """List transactional ids."""
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        raise typer.BadParameter(f"--pattern: {error}") from None
 
     def command() -> int:
-        with _admin(bootstrap_servers, command_config) as admin:
+        with _admin(reached(kafka_config(bootstrap_servers, command_config))) as admin:
             found = admin.list_transactions(state, min_duration_ms, pattern)
         rows = [
             {
@@ -72,7 +96,7 @@ def describe(
     """Show what the coordinator knows of an id."""
 
     def command() -> int:
-        with _admin(bootstrap_servers, command_config) as admin:
+        with _admin(reached(kafka_config(bootstrap_servers, command_config))) as admin:
             found = admin.describe_transactions([transactional_id])[transactional_id]
         if found is None:
             typer.echo(f"the coordinator does not know {transactional_id}", err=True)
@@ -102,10 +126,7 @@ def explain(
         from dualwrite.operations import look
 
         config = kafka_config(bootstrap_servers, command_config)
-        with (
-            opened_store(store, table) as opened,
-            _admin(bootstrap_servers, command_config) as admin,
-        ):
+        with opened_store(store, table) as opened, _admin(reached(config)) as admin:
             explanation, described = look(opened, admin, transactional_id)
         _print_explanation(transactional_id, explanation, _partitions(config, described), json_)
         return REFUSED if explanation.advice == "look" else DONE
@@ -132,7 +153,7 @@ def resolve(
 
         config = kafka_config(bootstrap_servers, command_config)
         with opened_store(store, table) as opened:
-            with _admin(bootstrap_servers, command_config) as admin:
+            with _admin(reached(config)) as admin:
                 explanation, _ = look(opened, admin, transactional_id)
             if dry_run:
                 _print_explanation(transactional_id, explanation, [], json_)
@@ -168,10 +189,8 @@ def force_terminate(
     def command() -> int:
         from dualwrite.operations import Refusal, terminate
 
-        with (
-            opened_store(store, table) as opened,
-            _admin(bootstrap_servers, command_config) as admin,
-        ):
+        config = kafka_config(bootstrap_servers, command_config)
+        with opened_store(store, table) as opened, _admin(reached(config)) as admin:
             try:
                 terminate(opened, admin, transactional_id, reason=reason if heuristic else "")
             except Refusal as refusal:
@@ -183,10 +202,10 @@ def force_terminate(
     guarded(command)
 
 
-def _admin(bootstrap: str | None, command_config: Any) -> "TransactionAdmin":
+def _admin(config: Mapping[str, Any]) -> "TransactionAdmin":
     from dualwrite import TransactionAdmin
 
-    return TransactionAdmin(kafka_config(bootstrap, command_config))
+    return TransactionAdmin(config)
 
 
 def _facts(found: "TransactionDescription") -> dict[str, Any]:
@@ -205,7 +224,7 @@ def _facts(found: "TransactionDescription") -> dict[str, Any]:
 
 
 def _partitions(
-    config: dict[str, Any], described: "TransactionDescription | None"
+    config: Mapping[str, Any], described: "TransactionDescription | None"
 ) -> list[dict[str, Any]]:
     """How far readers get on each partition of the open transaction."""
     if described is None or not described.partitions:

@@ -2,18 +2,19 @@
 
 import hashlib
 import secrets
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
 
 from dualwrite.cli.cluster import (
     AsJson,
-    BootstrapServers,
+    Bootstrap,
     CommandConfig,
     ask,
     check,
-    client_config,
     misused,
+    reached_config,
     refused,
     show,
 )
@@ -51,7 +52,7 @@ def add(
         typer.FileText | None,
         typer.Option(help="Read the password from a file (- for standard input); else ask."),
     ] = None,
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -89,7 +90,7 @@ def add(
         )
     _alter(
         AlterUserScramCredentialsRequest(upsertions=upsertions),
-        client_config(bootstrap_servers, command_config),
+        reached_config(bootstrap_servers, command_config),
     )
     show([{"user": name, "mechanism": m, "done": "set"} for m in chosen],
          ("user", "mechanism", "done"), json)  # fmt: skip
@@ -97,7 +98,7 @@ def add(
 
 @users.command("list")
 def list_(
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -106,7 +107,7 @@ def list_(
         DescribeUserScramCredentialsRequest,
     )
 
-    config = client_config(bootstrap_servers, command_config)
+    config = reached_config(bootstrap_servers, command_config)
     (answer,) = ask(config, DescribeUserScramCredentialsRequest(users=None))
     check(answer.error_code, answer.error_message)
     names = {number: text for text, (number, _) in MECHANISMS.items()}
@@ -126,7 +127,7 @@ def list_(
 def remove(
     name: str,
     mechanism: Mechanisms = None,
-    bootstrap_servers: BootstrapServers = None,
+    bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -140,8 +141,8 @@ def remove(
         UserName,
     )
 
-    config = client_config(bootstrap_servers, command_config)
     numbers = [MECHANISMS[wanted][0] for wanted in _chosen(mechanism)]
+    config = reached_config(bootstrap_servers, command_config)
     if mechanism is None:
         (answer,) = ask(config, DescribeUserScramCredentialsRequest(users=[UserName(name=name)]))
         held = [info.mechanism for r in answer.results for info in r.credential_infos]
@@ -153,7 +154,7 @@ def remove(
     show([{"user": name, "done": "removed"}], ("user", "done"), json)
 
 
-def _alter(request: Any, config: dict[str, str]) -> None:
+def _alter(request: Any, config: Mapping[str, Any]) -> None:
     (answer,) = ask(config, request)
     for result in answer.results:
         check(result.error_code, result.error_message)

@@ -176,25 +176,3 @@ def test_settings_come_from_a_file(sqlite_world, to, decided, tmp_path):
     found = dualwrite("txn", "describe", decided.transactional_id, "--command-config", file)
 
     assert found.exit_code == 0
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("txn", "list"),
-        ("txn", "explain", "x", "--bootstrap-servers", "127.0.0.1:1"),
-        ("txn", "list", "--command-config", "/nowhere"),
-        ("recover",),
-        ("recover", "--app", "a", "--bootstrap-servers", "h:1", "--store", "no-such://x"),
-    ],
-    ids=str,
-)
-def test_wrong_usage_is_exit_code_2(arguments):
-    assert dualwrite(*arguments).exit_code == 2
-
-
-def test_unreachable_broker_is_exit_code_1(tmp_path):
-    file = tmp_path / "client.properties"
-    file.write_text("bootstrap.servers=127.0.0.1:1\nmax.block.ms=300\n")
-
-    assert dualwrite("txn", "list", "--command-config", file).exit_code == 1

@@ -1,0 +1,203 @@
+"""Whatever an operator gets wrong is said in a line, soon, and with its exit code: 1 refused, 2 usage."""
+
+import socket
+
+import pytest
+import typer
+from sqlalchemy import create_engine, text
+
+from dualwrite.cli.connecting import LOCAL, kafka_config
+from tests.cli.operator import APP, as_json, dualwrite
+
+SQLITE = ("--store", "sqlite://")
+ON_A_CLUSTER = {
+    ("txn", "list"): (),
+    ("txn", "describe"): ("x",),
+    ("txn", "explain"): ("x", *SQLITE),
+    ("txn", "resolve"): ("x", *SQLITE),
+    ("txn", "force-terminate"): ("x", *SQLITE),
+    ("topic", "create"): ("x",),
+    ("topic", "list"): (),
+    ("topic", "describe"): ("x",),
+    ("topic", "delete"): ("x",),
+    ("acl", "add"): ("--principal", "User:a", "--operation", "Read", "--topic", "x"),
+    ("acl", "list"): (),
+    ("acl", "remove"): ("--principal", "User:a"),
+    ("user", "add"): ("x", "--password-file", "PASSWORD"),
+    ("user", "list"): (),
+    ("user", "remove"): ("x",),
+    ("recover",): ("--app", "a", *SQLITE),
+    ("doctor",): (),
+    ("spark", "status"): ("--sink", "s"),
+    ("spark", "recover"): ("--sink", "s"),
+    ("spark", "forget"): ("--sink", "s"),
+    ("schema", "check"): ("--store", "SCHEMA"),
+}
+NOT_ON_A_CLUSTER = {
+    "bench": "starts the brokers that it measures",
+    "broker": "is one",
+    "console": "serves pages, not JSON",
+    "demo": "starts its own",
+    "schema print": "asks nobody",
+    "schema apply": "asks the database alone",
+}
+
+
+def commands(group=None, path=()):
+    for name, command in (group or typer.main.get_command(APP)).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+def test_every_operators_command_takes_the_same_three_options():
+    named = {
+        path: {option for parameter in command.params for option in parameter.opts}
+        for path, command in commands()
+    }
+
+    three = {"--bootstrap-servers", "--command-config", "--json"}
+    assert {path for path, options in named.items() if three <= options} == set(ON_A_CLUSTER)
+    assert {" ".join(path) for path in named} - set(NOT_ON_A_CLUSTER) == {
+        " ".join(path) for path in ON_A_CLUSTER
+    }
+
+
+@pytest.fixture
+def nowhere():
+    """An address at which connections are refused, for as long as the test lasts."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{bound.getsockname()[1]}"
+
+
+def settings_of(tmp_path, address):
+    file = tmp_path / "client.properties"
+    file.write_text(f"bootstrap.servers={address}\nmax.block.ms=300\n")
+    return file
+
+
+@pytest.mark.parametrize("path", ON_A_CLUSTER, ids=" ".join)
+def test_unreachable_cluster_is_refused_and_named(tmp_path, nowhere, path):
+    (tmp_path / "password").write_text("secret\n")
+    url = f"sqlite:///{tmp_path / 'schema.db'}"
+    assert dualwrite("schema", "apply", "--store", url).exit_code == 0
+    places = {"PASSWORD": tmp_path / "password", "SCHEMA": url}
+    arguments = [places.get(argument, argument) for argument in ON_A_CLUSTER[path]]
+
+    file = settings_of(tmp_path, nowhere)
+    result = dualwrite(*path, *arguments, "--command-config", file)
+
+    assert result.exit_code == 1
+    said = "".join(character for character in result.output if character not in "\n│ ")
+    assert f"nobrokeranswersat{nowhere}"[:30] in said
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_a_server_that_never_answers_is_unreachable_too(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        result = dualwrite("topic", "list", "--command-config", settings_of(tmp_path, address))
+
+    assert result.exit_code == 1
+    assert f"no broker answers at {address} within 0.3 s" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nothing",),
+        ("txn", "explain"),
+        ("txn", "explain", "x"),
+        ("txn", "explain", "x", "--store", "no-such://x"),
+        ("txn", "list", "--command-config", "/nowhere"),
+        ("txn", "list", "--bootstrap-servers", "host:port"),
+        ("txn", "list", "--min-duration-ms", "long"),
+        ("txn", "list", "--pattern", "("),
+        ("txn", "list", "--state", "Prepard"),
+        ("txn", "force-terminate", "x", *SQLITE, "--heuristic"),
+        ("topic", "create", "x", "--config", "retention.ms"),
+        ("topic", "create", "x", "--partitions", "many"),
+        ("acl", "add"),
+        ("acl", "add", "--principal", "User:a", "--operation", "Fly", "--topic", "t"),
+        ("acl", "remove"),
+        ("user", "add", "x", "--password-file", "/nowhere"),
+        ("user", "remove", "x", "--mechanism", "MD5"),
+        ("recover",),
+        ("recover", "--app", "a"),
+        ("recover", "--app", "a/b", *SQLITE),
+        ("recover", "--app", "a", "--bootstrap-servers", "h:1", "--store", "no-such://x"),
+        ("spark", "status"),
+        ("spark", "status", "--sink", "a/b"),
+        ("spark", "status", "--sink", "s", "--mode", "3pc"),
+        ("spark", "forget", "--sink", "s", "--lost", "--job", "j"),
+        ("schema", "check"),
+        ("schema", "check", "--store", "no-such://x"),
+        ("schema", "print", "--store", "sqlite://", "--table", "a;b"),
+        ("console", "--store", "no-such://x"),
+        ("console", "--http-port", "99999"),
+        ("broker", "--listen", "nowhere"),
+        ("broker", "--set", "no.such.key=1"),
+        ("bench", "no-such-section"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(arguments):
+    result = dualwrite(*arguments)
+
+    assert result.exit_code == 2, result.output
+    assert isinstance(result.exception, SystemExit)
+
+
+def test_a_file_of_settings_with_a_wrong_line(tmp_path):
+    file = tmp_path / "client.properties"
+    for line, said in [("sasl.password", "not a key=value line"), ("no.such=1", "no.such")]:
+        file.write_text(f"{line}\n")
+        result = dualwrite("topic", "list", "--command-config", file)
+
+        assert result.exit_code == 2
+        assert said in result.output
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("schema", "check"), ("txn", "explain", "x"), ("recover", "--app", "a"), ("doctor",)],
+    ids=" ".join,
+)
+def test_dead_database_is_refused_without_its_password(sqlite_world, nowhere, command):
+    store = f"postgresql+psycopg://user:canary@{nowhere}/x"
+
+    to = ("--bootstrap-servers", sqlite_world.bootstrap)
+    result = dualwrite(*command, "--store", store, *to)
+
+    assert result.exit_code == 1
+    assert isinstance(result.exception, SystemExit)
+    assert "canary" not in result.output
+
+
+def test_without_any_address_it_is_the_brokers_own_default(sqlite_world, monkeypatch):
+    monkeypatch.delenv("DUALWRITE_BOOTSTRAP_SERVERS", raising=False)
+    assert kafka_config(None, None)["bootstrap.servers"] == LOCAL == "127.0.0.1:9092"
+
+    monkeypatch.setenv("DUALWRITE_BOOTSTRAP_SERVERS", sqlite_world.bootstrap)
+    for command in (("txn", "list"), ("topic", "list"), ("doctor",)):
+        assert dualwrite(*command).exit_code == 0
+
+
+def test_schema_check_finds_rows_of_another_cluster(sqlite_world):
+    with sqlite_world.writer() as dw, dw.transaction() as tx:
+        sqlite_world.order(tx, 1)
+    to = ("--store", sqlite_world.url, "--table", sqlite_world.state_table, "--json")
+    on = ("--bootstrap-servers", sqlite_world.bootstrap)
+    assert dualwrite("schema", "check", *to, *on).exit_code == 0
+
+    engine = create_engine(sqlite_world.url)
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE {sqlite_world.state_table} SET cluster_id = 'elsewhere'"))
+    engine.dispose()
+
+    assert dualwrite("schema", "check", *to).exit_code == 0
+    result = dualwrite("schema", "check", *to, *on)
+    assert result.exit_code == 1
+    assert "bound to another cluster, elsewhere" in as_json(result)["differences"][0]
