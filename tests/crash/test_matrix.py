@@ -16,12 +16,18 @@ VICTIMS = ["client", "broker", "both"]
 LATE_POINTS = ["C7", "C8", "C9", "C10", "C11", "C12"]
 
 
-def crash(case, broker, nursery, folder, point, who, *, writes=True):
-    """Take a victim to its point and let happen what the case says; give what it reported."""
+def crash(case, broker, nursery, folder, point, who, *, writes=True, may_miss=False):
+    """Take a victim to its point and let happen what the case says; give what it reported.
+
+    With `may_miss` it may also end without having come to its point.
+    """
     folder.mkdir()
     victim = nursery.start(case, point, folder, writes=writes)
     wait_until(lambda: victim.has_reached() or victim.is_over())
-    assert victim.has_reached(), victim.result
+    if victim.is_over():
+        victim.wait()
+        assert may_miss, victim.result
+        return victim.result
     if who == "client":
         assert victim.kill() == 9
         return "killed"
@@ -94,7 +100,10 @@ def test_client_killed_while_the_database_is_committing(case, broker, nursery, t
 def run_recovery_case(case, broker, nursery, tmp_path, point, who, left_at):
     create(case)
     crash(case, broker, nursery, tmp_path / "writer", left_at, "client")
-    result = crash(case, broker, nursery, tmp_path / "recoverer", point, who, writes=False)
+    # The writer's own EndTxn, if it was sent, may have arrived: then recovery has none to send.
+    may_miss = point == "R4" and left_at == "C11"
+    folder = tmp_path / "recoverer"
+    result = crash(case, broker, nursery, folder, point, who, writes=False, may_miss=may_miss)
     if who == "broker":
         assert result == "recovered"
     judge(case, expected_first=left_at in DECIDED)
