@@ -2,9 +2,7 @@
 
 import os
 import random
-import socket
 import statistics
-import struct
 import threading
 import time
 from contextlib import ExitStack
@@ -15,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite import TwoPhaseProducer
 from dualwrite.broker import Broker, BrokerProcess
+from dualwrite.cli.bench.noise import Noise
 from dualwrite.pytest_plugin import read_topic
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
@@ -240,55 +239,6 @@ def test_consumers_that_do_not_read_cost_bounded_memory():
         assert grown < 256 * MIB
         found = read_topic("healthy", broker.bootstrap_servers)
         assert [m.value() for m in found] == [b"%d" % number for number in range(20)]
-
-
-class Noise:
-    """Connections that send garbage, or a little of a frame at a time, while the block runs."""
-
-    def __init__(self, port, slow, garbage, seed):
-        self._port = port
-        self._chance = random.Random(seed)
-        self._over = threading.Event()
-        self._slow = [self._connect() for _ in range(slow)]
-        self._garbage = garbage
-        self._thread = threading.Thread(target=self._make)
-        self.sent = 0
-
-    def _connect(self):
-        return socket.create_connection(("127.0.0.1", self._port), timeout=10)
-
-    def __enter__(self):
-        for each in self._slow:
-            each.sendall(struct.pack(">i", 1000))
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._thread.join()
-        for each in self._slow:
-            each.close()
-
-    def _bytes(self):
-        kind = self._chance.randrange(3)
-        if kind == 0:
-            return b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n"
-        if kind == 1:
-            return self._chance.randbytes(self._chance.randint(1, 4096))
-        body = self._chance.randbytes(self._chance.randint(8, 200))
-        return struct.pack(">i", len(body)) + body
-
-    def _make(self):
-        while not self._over.wait(0.01):
-            for _ in range(self._garbage):
-                with self._connect() as each:
-                    try:
-                        each.sendall(self._bytes())
-                    except OSError:
-                        continue  # the broker was faster in hanging up
-                self.sent += 1
-            for each in self._chance.sample(self._slow, 10):
-                each.sendall(b"\0")
 
 
 def durations(broker, name, count):

@@ -5,14 +5,16 @@ against. Each section is a module with a function `run(report, seconds)`.
 """
 
 import importlib
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from dualwrite.cli.bench.plot import draw
 from dualwrite.cli.bench.report import Report
 
-SECTIONS = ("floor", "brokers", "transactions", "dual_writes", "scaling")
+SECTIONS = ("floor", "brokers", "transactions", "noise", "dual_writes", "scaling")
 
 
 def attach(app: typer.Typer) -> None:
@@ -24,6 +26,9 @@ def bench(
         list[str] | None, typer.Argument(help=f"Which of: {', '.join(SECTIONS)}.")
     ] = None,
     seconds: Annotated[float, typer.Option(help="Time for each measurement.", min=0.2)] = 4.0,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw it, as an SVG file.", dir_okay=False)
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Measure broker, transactions and dual writes, as ratios to a floor or a peer."""
@@ -36,6 +41,8 @@ def bench(
     for name in chosen:
         progress.print(f"[dim]measuring {name} …[/dim]")
         importlib.import_module(f"{__name__}.{name}").run(report, seconds)
+    if plot is not None:
+        plot.write_text(draw(report), encoding="utf-8")
     if as_json:
         typer.echo(report.to_json())
     else:

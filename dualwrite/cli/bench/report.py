@@ -39,14 +39,19 @@ class Report:
     def extend(self, rows: Iterable[Row]) -> None:
         self.rows.extend(rows)
 
+    def sections(self) -> list[str]:
+        return list(dict.fromkeys(row.section for row in self.rows))
+
+    def of(self, section: str) -> list[Row]:
+        return [row for row in self.rows if row.section == section]
+
     def to_json(self) -> str:
         return json.dumps({"rows": [asdict(r) for r in self.rows], "notes": self.notes}, indent=2)
 
     def show(self, console: Console) -> None:
         """A table per section, with a bar per unit so that the eye finds the differences."""
-        for section in dict.fromkeys(row.section for row in self.rows):
-            rows = [row for row in self.rows if row.section == section]
-            console.print(_table(section, rows))
+        for section in self.sections():
+            console.print(_table(section, self.of(section)))
         for note in self.notes:
             console.print(f"[dim]{note}[/dim]")
 
@@ -60,20 +65,26 @@ def _table(section: str, rows: Sequence[Row]) -> Table:
     table.add_column("ratio", justify="right")
     table.add_column("against")
     table.add_column("goal")
-    largest: dict[str, float] = {}
-    for row in rows:
-        largest[row.unit] = max(largest.get(row.unit, 0.0), row.value)
+    largest = largest_by_unit(rows)
     for row in rows:
         width = round(BAR_WIDTH * row.value / largest[row.unit]) if largest[row.unit] else 0
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
         work = f"{row.work}\n[dim]{row.note}[/dim]" if row.note else row.work
         table.add_row(
-            work, _number(row.value), row.unit, "▇" * max(width, 1), ratio, row.against, row.goal
+            work, number(row.value), row.unit, "▇" * max(width, 1), ratio, row.against, row.goal
         )
     return table
 
 
-def _number(value: float) -> str:
+def largest_by_unit(rows: Sequence[Row]) -> dict[str, float]:
+    """What a bar of full length stands for."""
+    largest: dict[str, float] = {}
+    for row in rows:
+        largest[row.unit] = max(largest.get(row.unit, 0.0), row.value)
+    return largest
+
+
+def number(value: float) -> str:
     if value >= 1_000:
         return f"{value:,.0f}"
     return f"{value:.3g}"

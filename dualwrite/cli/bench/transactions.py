@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from dualwrite import AsyncTwoPhaseProducer, TwoPhaseProducer
 from dualwrite.cli.bench.apache_kafka import ApacheKafka, KafkaUnavailable, kafka_jars
+from dualwrite.cli.bench.brokers import mock_cluster
 from dualwrite.cli.bench.floor import fdatasync_p50_ms
 from dualwrite.cli.bench.report import Latencies, Report, Row, summarize
 
@@ -101,6 +102,8 @@ def run(report: Report, seconds: float) -> None:
         peer = timed(confluent(bootstrap, "bench-peer"), seconds)
         eight = _many(bootstrap, 8, seconds)
         sixteen = _many(bootstrap, 16, seconds)
+    with mock_cluster() as mock:
+        in_memory = timed(confluent(mock, "bench-mock"), seconds)
     section = "transactions (Produce + EndTxn, durable)"
     report.extend(
         [
@@ -114,6 +117,11 @@ def run(report: Report, seconds: float) -> None:
                 ratio=one.per_second / peer.per_second, against="confluent-kafka, same broker",
             ),
             Row(section=section, work="1 confluent-kafka", value=peer.per_second, unit="txn/s"),
+            Row(
+                section=section, work="1 confluent-kafka, librdkafka's mock", unit="txn/s",
+                value=in_memory.per_second, ratio=peer.per_second / in_memory.per_second,
+                against="ours over it", note="it keeps nothing on disk",
+            ),
             Row(section=section, work="1 confluent-kafka, p50", value=peer.p50, unit="ms"),
             Row(section=section, work="8 producers of ours", value=eight.per_second, unit="txn/s"),
             Row(section=section, work="8 producers of ours, p99", value=eight.p99, unit="ms"),
