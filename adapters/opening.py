@@ -1,24 +1,13 @@
 """From a URL to a store, for the command line and for settings."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from dualwrite.errors import ConfigurationError
+from dualwrite.adapters.extras import naming_extras
 from dualwrite.store import Store
 
 if TYPE_CHECKING:
     from dualwrite.adapters.sql import SqlStore
-
-EXTRAS: Final = {
-    "psycopg": "postgres",
-    "pymysql": "mysql",
-    "aiosqlite": "async",
-    "rocksdict": "rocksdb",
-    "kazoo": "zookeeper",
-}
-"""Which extra of ours brings a driver."""
 
 
 def open_store(url: str, table: str | None = None, schema: str | None = None) -> Store:
@@ -42,26 +31,8 @@ def open_store(url: str, table: str | None = None, schema: str | None = None) ->
 
 
 def open_sql_store(url: str, table: str | None = None, schema: str | None = None) -> "SqlStore":
-    """Open the store in an SQL database; whatever is wrong with the URL is a `ConfigurationError`."""
-    from sqlalchemy.exc import ArgumentError
-
+    """Open the store in an SQL database."""
     from dualwrite.adapters.sql import SqlStore
     from dualwrite.adapters.sql.tables import TABLE
 
-    try:
-        with naming_extras():
-            return SqlStore(url, TABLE if table is None else table, schema)
-    except ArgumentError as error:
-        raise ConfigurationError(f"not the URL of a store: {error}") from error
-
-
-@contextmanager
-def naming_extras() -> Iterator[None]:
-    """Say which extra is missing instead of which module."""
-    try:
-        yield
-    except ImportError as error:
-        module = (error.name or str(error)).partition(".")[0]
-        extra = EXTRAS.get(module)
-        hint = f": pip install 'dualwrite[{extra}]'" if extra else ""
-        raise ConfigurationError(f"{module} is not installed{hint}") from error
+    return SqlStore(url, TABLE if table is None else table, schema)

@@ -9,7 +9,6 @@ import time
 from typing import TypeVar, cast
 
 from dualwrite.config import ClientConfig
-from dualwrite.failures import KafkaTimeout
 from dualwrite.flows.cluster import Cluster
 from dualwrite.flows.link import Link
 from dualwrite.flows.steps import (
@@ -119,7 +118,7 @@ class AsyncDriver:
                 events, self._events = self._events, []
                 if not events and now_ms >= deadline_ms and now_ms < step.until_ms:
                     self._cluster.now_ms = now_ms
-                    step = flow.throw(KafkaTimeout(context, self._cluster.last_error))
+                    step = flow.throw(self._cluster.timeout(context))
                 else:
                     step = flow.send(Woken(now_ms, events))
         except StopIteration as finished:

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from dualwrite.config import ClientConfig
-from dualwrite.failures import KafkaTimeout
 from dualwrite.flows.cluster import Cluster
 from dualwrite.flows.link import Buffer, Link
 from dualwrite.flows.steps import (
@@ -98,7 +97,7 @@ class BlockingDriver:
                 events, self._events = self._events, []
                 if not events and now_ms >= deadline_ms and now_ms < step.until_ms:
                     self._cluster.now_ms = now_ms
-                    step = flow.throw(KafkaTimeout(context, self._cluster.last_error))
+                    step = flow.throw(self._cluster.timeout(context))
                 else:
                     step = flow.send(Woken(now_ms, events))
         except StopIteration as finished:

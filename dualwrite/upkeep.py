@@ -93,6 +93,7 @@ class Upkeep:
         self._leaser = leaser
         self._give = give
         self._rounds = 0
+        self._has_lease = False
         self._resumed: set[str] = set()
         """Slots that resume mode has left with something open, though this mode is another one."""
 
@@ -128,6 +129,7 @@ class Upkeep:
         for row in (yield from call(store.rows, self._settings.app)):
             around.check_cluster(row.transactional_id, row.cluster_id)
         yield from self._choose_mode()
+        self._has_lease = True
         yield from call(store.lease, around.owner_name, self._settings.row_lease_seconds)
 
     def _recover_the_dead(self) -> Steps[None]:
@@ -175,6 +177,8 @@ class Upkeep:
 
     def _end_lease(self) -> Steps[None]:
         """End the lease, so that peers may take every slot at once."""
+        if not self._has_lease:
+            return
         try:
             yield from call(self._around.store.end_lease, self._around.owner_name)
         except Exception as error:  # noqa: BLE001 - it runs out by itself

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, MetaData, create_engine, inspect, make_url
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import ArgumentError
 from sqlalchemy.ext.asyncio import (
     AsyncConnection,
     AsyncEngine,
@@ -20,6 +21,7 @@ from sqlalchemy.util import await_only
 
 from dualwrite.adapters.awaitable import AwaitableStore, in_greenlet, in_thread
 from dualwrite.adapters.claims import settled_claim
+from dualwrite.adapters.extras import naming_extras
 from dualwrite.adapters.sql.dialect import SqlDialect
 from dualwrite.adapters.sql.failures import translated
 from dualwrite.adapters.sql.guards import Guards
@@ -78,7 +80,7 @@ class SqlStore:
         self._url: URL | None = None
         self._async_engine: AsyncEngine | None = None
         self._engine = self._open(engine_or_url)
-        self._dialect = _dialect_of(self._engine)
+        self._dialect = _dialect_named(self._engine.dialect.name)()
         self._dialect.engine_made(self._engine, is_ours=self._url is not None)
         level = self._dialect.own_isolation_level
         options: dict[str, Any] = {} if level is None else {"isolation_level": level}
@@ -99,13 +101,21 @@ class SqlStore:
         if isinstance(engine_or_url, AsyncEngine):
             self._async_engine = engine_or_url
             return engine_or_url.sync_engine
-        self._url = make_url(engine_or_url)
-        driver = _DRIVERS.get(self._url.drivername, self._url.drivername)
-        self._url = self._url.set(drivername=driver)
-        if self._url.get_dialect().is_async:
-            self._async_engine = create_async_engine(self._url)
-            return self._async_engine.sync_engine
-        return create_engine(self._url)
+        with naming_extras():
+            return self._open_url(engine_or_url)
+
+    def _open_url(self, url: URL | str) -> Engine:
+        try:
+            named = make_url(url)
+            _dialect_named(named.get_backend_name())  # before a driver is asked for
+            driver = _DRIVERS.get(named.drivername, named.drivername)
+            self._url = named.set(drivername=driver)
+            if self._url.get_dialect().is_async:
+                self._async_engine = create_async_engine(self._url)
+                return self._async_engine.sync_engine
+            return create_engine(self._url)
+        except ArgumentError as error:
+            raise ConfigurationError(f"not the URL of a store: {error}") from error
 
     @staticmethod
     def table(metadata: MetaData, table: str = TABLE, schema: str | None = None) -> StateTables:
@@ -377,12 +387,12 @@ class SqlStore:
             yield connection
 
 
-def _dialect_of(engine: Engine) -> SqlDialect:
-    make = _DIALECTS.get(engine.dialect.name)
-    if make is None:
+def _dialect_named(name: str) -> Callable[[], SqlDialect]:
+    found = _DIALECTS.get(name)
+    if found is None:
         known = ", ".join(sorted(_DIALECTS))
-        raise ConfigurationError(f"no state store for {engine.dialect.name}; there is {known}")
-    return make()
+        raise ConfigurationError(f"no state store for {name}; there is {known}")
+    return found
 
 
 def _async_url(url: URL) -> URL | None:

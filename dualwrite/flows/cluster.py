@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dualwrite.errors import ConfigurationError
-from dualwrite.failures import UnsupportedByBroker
+from dualwrite.failures import KafkaTimeout, UnsupportedByBroker
 from dualwrite.flows import verdicts
 from dualwrite.flows.steps import (
     FOREVER,
@@ -92,6 +92,7 @@ class Cluster:
         """A leader was not where it should be; ask for metadata before the next attempt."""
         self.refreshed_ms: float = -FOREVER
         self.last_error: Exception | None = None
+        self._last_refused: Address | None = None
         self._timeout_ms = timeout_ms
         self._backoff_ms = backoff_ms
         self._backoff_ms_max = backoff_ms_max
@@ -117,6 +118,7 @@ class Cluster:
                 token.settle(error)  # type: ignore[attr-defined]
             case Opened(node, offer):
                 self._connecting.discard(node)
+                self._last_refused = None
                 self._failures.pop(node, None)
                 self.links[node] = offer
                 if offer.features_epoch > self._features_epoch:
@@ -132,6 +134,7 @@ class Cluster:
         self.is_stale = True
         # A connection that worked may be made again at once: brokers close idle ones.
         if not was_open or isinstance(error, ValueError):
+            self._last_refused = self._bootstrap.get(node) or self._brokers.get(node)
             self._failures[node] = self._failures.get(node, 0) + 1
             self._not_before_ms[node] = self.now_ms + self.backoff(self._failures[node])
 
@@ -141,6 +144,13 @@ class Cluster:
         self._connecting.clear()
         self.last_error = error
         self.is_stale = True
+
+    def timeout(self, context: str) -> KafkaTimeout:
+        """The error for a call that had no answer in time, with what is known of the reason."""
+        if self._last_refused is not None:
+            host, port = self._last_refused
+            context = f"{context} from {host}:{port}"
+        return KafkaTimeout(context, self.last_error)
 
     def backoff(self, attempt: int) -> float:
         return float(min(self._backoff_ms * 2 ** min(attempt - 1, 20), self._backoff_ms_max))

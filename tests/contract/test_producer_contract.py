@@ -275,6 +275,22 @@ def test_asynchronous_producer(servers, name):
     assert values(name, servers) == [b"v"]
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_server_that_refuses_is_named(is_async):
+    """Whoever mistypes an address reads it in the error."""
+    wrong = config("127.0.0.1:1", "x", **{"max.block.ms": 300})
+
+    async def init():
+        async with AsyncTwoPhaseProducer(wrong) as producer:
+            await producer.init_transactions()
+
+    with pytest.raises(dualwrite.KafkaError, match=r"127\.0\.0\.1:1"):
+        if is_async:
+            asyncio.run(init())
+        else:
+            TwoPhaseProducer(wrong).init_transactions()
+
+
 def test_errors_by_what_the_caller_must_do():
     """Everything derives from DualWriteError; being fenced is a reason to run the block again."""
     for error in (

@@ -136,18 +136,19 @@ def test_missing_tables_are_named(tmp_path):
     store.close()
 
 
-@pytest.mark.parametrize("url", ["", "nonsense", "no-such://x"])
-def test_wrong_urls(url):
+@pytest.mark.parametrize("opened", [open_store, SqlStore])
+@pytest.mark.parametrize("url", ["", "nonsense", "no-such://x", "oracle://h/x"])
+def test_wrong_urls(opened, url):
     """A URL that names no store is a configuration error."""
-    with pytest.raises(ConfigurationError):
-        open_store(url)
+    with pytest.raises(ConfigurationError, match="store"):
+        opened(url)
 
 
 def test_missing_extras_are_named():
     """Without an optional package the error says which extra to install."""
     program = """
 import sys
-for name in ("rocksdict", "kazoo", "psycopg", "pymysql", "aiosqlite"):
+for name in ("rocksdict", "kazoo", "psycopg", "pymysql", "aiosqlite", "starlette"):
     sys.modules[name] = None
 from dualwrite import ConfigurationError
 from dualwrite.adapters.opening import open_store
@@ -160,5 +161,13 @@ for url, extra in {"rocksdb:/x": "rocksdb", "zookeeper://h:1/x": "zookeeper",
         assert f"dualwrite[{extra}]" in str(error), (url, error)
     else:
         raise AssertionError(url)
+for module, extra in {"adapters.rocksdb": "rocksdb", "adapters.zookeeper": "zookeeper",
+                      "recipes.console": "console"}.items():
+    try:
+        __import__(f"dualwrite.{module}")
+    except ModuleNotFoundError as error:
+        assert f"dualwrite[{extra}]" in str(error), (module, error)
+    else:
+        raise AssertionError(module)
 """
     subprocess.run([sys.executable, "-c", program], check=True)
