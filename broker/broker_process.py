@@ -52,6 +52,7 @@ class BrokerProcess:
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._lines: list[str] = []
+        self._is_listening = False
 
     @property
     def bootstrap_servers(self) -> str:
@@ -88,12 +89,14 @@ class BrokerProcess:
             text=True,
             env=os.environ | self._environment,
         )
-        ready = threading.Event()
+        told = threading.Event()
+        self._is_listening = False
         self._reader = threading.Thread(
-            target=self._read, args=(self._process, ready), name="broker-output", daemon=True
+            target=self._read, args=(self._process, told), name="broker-output", daemon=True
         )
         self._reader.start()
-        if not ready.wait(START_SECONDS) or self.port == 0:
+        told.wait(START_SECONDS)
+        if not self._is_listening:
             self.kill()
             raise BrokerProcessError(f"the broker did not start:\n{self.output}")
         return self
@@ -153,11 +156,13 @@ class BrokerProcess:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _read(self, process: "subprocess.Popen[str]", ready: threading.Event) -> None:
+    def _read(self, process: "subprocess.Popen[str]", told: threading.Event) -> None:
+        """Collect the output; tells when the child listens, or has ended without."""
         assert process.stdout is not None
         for line in process.stdout:
             self._lines.append(line)
-            if line.startswith(READY) and not ready.is_set():
+            if line.startswith(READY) and not told.is_set():
                 self.port = int(line.rsplit(":", 1)[1])
-                ready.set()
-        ready.set()
+                self._is_listening = True
+                told.set()
+        told.set()

@@ -123,17 +123,21 @@ def _live(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            report = json.loads(line)
-            if report["event"] == "stopped":
-                process.kill()
-                break
-            if report["event"] == "open":
-                scene.open_ms = report["seconds"] * 1000
-                continue
-            scene.write_ms.append(report["seconds"] * 1000)
-            advance()
-        process.wait()
+        try:
+            for line in process.stdout:
+                report = json.loads(line)
+                if report["event"] == "stopped":
+                    process.kill()
+                    break
+                if report["event"] == "open":
+                    scene.open_ms = report["seconds"] * 1000
+                    continue
+                scene.write_ms.append(report["seconds"] * 1000)
+                advance()
+            process.wait()
+        except BaseException:
+            process.kill()  # the demo is interrupted, and nobody else would end it
+            raise
     if not step and process.returncode != 0:
         raise RuntimeError(f"the writer failed with exit code {process.returncode}")
 

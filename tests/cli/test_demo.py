@@ -1,8 +1,12 @@
 """`dualwrite demo` is the project's promise in one command."""
 
 import json
+import signal
 import subprocess
 import sys
+from pathlib import Path
+
+from tests.dualwrite.waiting import wait_until
 
 
 def test_demo_kills_the_writer_twice_and_both_sides_agree():
@@ -23,3 +27,15 @@ def test_demo_kills_the_writer_twice_and_both_sides_agree():
     assert before_decision["rows"] == before_decision["records"] == [1, 2, 3, 4, 5]
     assert before_decision["recovery"] == "aborted"
     assert end["rows"] == end["records"] == [1, 2, 3, 4, 5, 7, 8, 9]
+
+
+def test_interrupted_demo_leaves_no_writer():
+    """An interrupt ends the demo, and the writer that it has started."""
+    command = [sys.executable, "-m", "dualwrite.cli", "demo", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as demo:
+        children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children")
+        wait_until(lambda: children.read_text().split())
+        (writer,) = children.read_text().split()
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) != 0
+    assert not Path(f"/proc/{writer}").exists()

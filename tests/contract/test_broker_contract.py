@@ -1,6 +1,7 @@
 """The bundled broker from outside: the command, the two classes, the fixtures."""
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -94,6 +95,20 @@ def test_process_is_killed_and_restarted():
         broker.restart()
         assert broker.bootstrap_servers == servers
         assert [m.value() for m in read_topic("orders", servers)] == [b"1"]
+
+
+def test_process_that_does_not_start_says_why():
+    """A port in use is an error, and not a broker that nobody can reach."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(RuntimeError, match="in use"):
+            BrokerProcess(port=port).start()
+    with BrokerProcess() as broker:
+        broker.kill()
+        with socket.create_server(("127.0.0.1", broker.port)):
+            with pytest.raises(RuntimeError, match="in use"):
+                broker.restart()
+        broker.restart()
 
 
 def test_fixtures(kafka_broker, kafka_broker_process, read_committed):
