@@ -14,7 +14,7 @@ from rich.console import Console
 from dualwrite.cli.bench.plot import draw
 from dualwrite.cli.bench.report import Report
 
-SECTIONS = ("floor", "brokers", "transactions", "noise", "dual_writes", "scaling")
+SECTIONS = ("floor", "brokers", "transactions", "noise", "unread", "dual_writes", "scaling")
 
 
 def attach(app: typer.Typer) -> None:

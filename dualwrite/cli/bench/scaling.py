@@ -1,88 +1,154 @@
 """What a transaction costs as partitions, open transactions, ids and the log grow."""
 
+import os
+import socket
+import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
 
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dualwrite import TwoPhaseProducer
 from dualwrite.cli.bench.report import Report, Row
 from dualwrite.cli.bench.transactions import TOPIC, ours, timed
+from dualwrite.wire.codec import decode
+from dualwrite.wire.frame import decode_response_header, encode_request
+from dualwrite.wire.message import schema_of
+from dualwrite.wire.messages import response_class
+from dualwrite.wire.messages.init_producer_id import InitProducerIdRequest
+from dualwrite.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from dualwrite.wire.records import build_batch
 
 SECTION = "growth: one transaction, p50"
+RECORD = bytes(1024)
+INIT_VERSION, PRODUCE_VERSION = 6, 12
+CONNECTIONS = 100
+"""Requests under way at once. One producer per id would take hours for what is idle afterwards."""
+
+
+def answers(bootstrap: str, requests: Iterable[Any], version: int) -> Iterator[Any]:
+    """Send requests of one kind, one at a time on each of many connections."""
+    host, _, port = bootstrap.rpartition(":")
+    waiting = iter(requests)
+    with ExitStack() as stack:
+        links = [
+            stack.enter_context(socket.create_connection((host, int(port))))
+            for _ in range(CONNECTIONS)
+        ]
+        readers = [stack.enter_context(link.makefile("rb")) for link in links]
+        while sent := list(zip(links, readers, waiting, strict=False)):
+            for link, _, request in sent:
+                link.sendall(encode_request(request, version, 0, "bench"))
+            for _, reader, request in sent:
+                (size,) = struct.unpack(">i", reader.read(4))
+                frame = reader.read(size)
+                api_key = schema_of(type(request)).api_key
+                _, offset = decode_response_header(frame, api_key, version)
+                yield decode(response_class(api_key), frame, version, offset)
 
 
 def partitions(bootstrap: str, count: int) -> None:
     """A topic with many partitions beside the one that is written."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     for future in admin.create_topics([NewTopic(f"wide-{count}", count, 1)]).values():
-        future.result(60)
+        future.result(300)
 
 
 def open_transactions(bootstrap: str, count: int) -> None:
     """Prepared transactions that nobody ends, each of its own id."""
-    for number in range(count):
-        producer = TwoPhaseProducer(
-            {
-                "bootstrap.servers": bootstrap,
-                "transactional.id": f"open-{count}-{number}",
-                "transaction.two.phase.commit.enable": True,
-                "linger.ms": 0,
-            }
-        )
-        producer.init_transactions(keep_prepared_txn=True)
-        producer.begin_transaction()
-        producer.produce("bench-open", b"x", partition=0)
-        producer.prepare_transaction()
-        producer.close()
+    ids = [f"open-{count}-{number}" for number in range(count)]
+    inits = (InitProducerIdRequest(transactional_id=i, enable_2pc=True) for i in ids)
+    opened = list(answers(bootstrap, inits, INIT_VERSION))
+    produces = (
+        _produce(transactional_id, init.producer_id, init.producer_epoch)
+        for transactional_id, init in zip(ids, opened, strict=True)
+    )
+    for answer in answers(bootstrap, produces, PRODUCE_VERSION):
+        (topic,) = answer.responses
+        if topic.partition_responses[0].error_code:
+            raise RuntimeError(f"a transaction was not opened: {topic.partition_responses[0]}")
+
+
+def _produce(transactional_id: str, producer_id: int, epoch: int) -> ProduceRequest:
+    batch = build_batch(
+        [(None, b"x", [], 0)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    data = PartitionProduceData(index=0, records=batch)
+    topic = TopicProduceData(name=TOPIC, partition_data=[data])
+    return ProduceRequest(transactional_id=transactional_id, acks=-1, topic_data=[topic])
 
 
 def transactional_ids(bootstrap: str, count: int) -> None:
     """Ids that were used once and are idle now."""
-    for number in range(count):
-        producer = TwoPhaseProducer(
-            {"bootstrap.servers": bootstrap, "transactional.id": f"idle-{count}-{number}"}
+    inits = (
+        InitProducerIdRequest(
+            transactional_id=f"idle-{count}-{number}", transaction_timeout_ms=60_000
         )
-        producer.init_transactions()
-        producer.close()
+        for number in range(count)
+    )
+    for answer in answers(bootstrap, inits, INIT_VERSION):
+        if answer.error_code:
+            raise RuntimeError(f"an id was not made: {answer}")
 
 
-def log_records(bootstrap: str, count: int) -> None:
+def log_megabytes(bootstrap: str, count: int) -> None:
     """Records of 1 KiB already in the partition that is written."""
-    producer = TwoPhaseProducer({"bootstrap.servers": bootstrap, "transactional.id": "filler"})
-    producer.init_transactions()
-    for start in range(0, count, 10_000):
-        producer.begin_transaction()
-        for _ in range(min(10_000, count - start)):
-            producer.produce(TOPIC, bytes(1024), partition=0)
-        producer.commit_transaction()
-    producer.close()
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
+    for _ in range(count * 1024):
+        while True:
+            try:
+                producer.produce(TOPIC, RECORD, partition=0)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    producer.flush()
 
 
-DIMENSIONS: tuple[tuple[str, Callable[[str, int], None], tuple[int, ...]], ...] = (
-    ("partitions", partitions, (100, 1_000, 10_000)),
-    ("open prepared transactions", open_transactions, (10, 100, 1_000)),
-    ("idle transactional ids", transactional_ids, (10, 100, 1_000)),
-    ("1 KiB records in the log", log_records, (1_000, 10_000, 100_000)),
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """Something that grows beside the transactions that are measured."""
+
+    name: str
+    grow: Callable[[str, int], None]
+    sizes: tuple[int, ...]
+
+
+DIMENSIONS = (
+    Dimension("partitions", partitions, (100, 1_000, 10_000)),
+    Dimension("open prepared transactions", open_transactions, (10, 1_000, 10_000)),
+    Dimension("idle transactional ids", transactional_ids, (1_000, 10_000, 100_000)),
+    Dimension("MiB in the log", log_megabytes, (10, 100, 1_000)),
 )
 
 
-def run(report: Report, seconds: float) -> None:
+def run(report: Report, seconds: float, dimensions: Sequence[Dimension] = DIMENSIONS) -> None:
     from dualwrite.broker import BrokerProcess
 
-    for name, grow, sizes in DIMENSIONS:
+    for dimension in dimensions:
         with (
             tempfile.TemporaryDirectory() as directory,
             BrokerProcess(data_dir=directory) as broker,
         ):
             work, close = ours(broker.bootstrap_servers, "bench-growth")
             base = timed(work, seconds / 2).p50
-            report.add(Row(section=SECTION, work=f"no {name}", value=base, unit="ms"))
-            for size in sizes:
-                grow(broker.bootstrap_servers, size)
+            report.add(Row(section=SECTION, work=f"no {dimension.name}", value=base, unit="ms"))
+            for size in dimension.sizes:
+                dimension.grow(broker.bootstrap_servers, size)
+                os.sync()  # what grew is measured, not the disk that still writes it
                 p50 = timed(work, seconds / 2).p50
                 report.add(
-                    Row(section=SECTION, work=f"{size:,} {name}", value=p50, unit="ms",
+                    Row(section=SECTION, work=f"{size:,} {dimension.name}", value=p50, unit="ms",
                         ratio=p50 / base, against="none", goal="<= 1.3x")
                 )  # fmt: skip
             close()
