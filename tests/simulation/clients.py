@@ -2,6 +2,13 @@
 
 from typing import Any
 
+from tests.simulation.clumsy import (
+    commit_nothing,
+    end_again,
+    end_by_version_1,
+    write_into_kept,
+    write_unasked,
+)
 from tests.simulation.database import Database
 from tests.simulation.ledger import Intent, Ledger
 from tests.simulation.requests import (
@@ -114,6 +121,8 @@ def recover(world: World, database: Database, transactional_id: str, watch: Watc
             raise Violation(f"{state} of {transactional_id} was decided and is aborted")
         return pair, fence
     commit = state == ongoing
+    if world.errs():
+        yield from write_into_kept(world, transactional_id, pair)
     world.note(f"{transactional_id} recovers {ongoing}: {'commit' if commit else 'abort'}")
     answer = yield from end(world, transactional_id, pair, commit=commit, version=5)
     if answer.error_code in FENCED:
@@ -129,12 +138,17 @@ def dual_write(
 ) -> Any:
     """One transaction; gives the next pair, or why there is none."""
     transactional_id = intent.transactional_id
+    if world.errs():
+        yield from commit_nothing(world, transactional_id, pair)
+        return AGAIN
     code = yield from write_records(world, intent, pair, {}, 12, watch)
     if code in FENCED:
         watch.fenced(code)
         return AGAIN
     if code not in (0, None):
         raise Violation(f"Produce of {intent.name} is told {code}")
+    if code == 0 and world.errs():
+        yield from end_by_version_1(world, transactional_id, pair)
     commits = code == 0 and world.random.random() < 0.85
     if commits:
         yield pause(world)
@@ -154,6 +168,8 @@ def dual_write(
         return AGAIN
     if answer.error_code:
         raise Violation(f"EndTxn of {intent.name} is told {answer.error_code}")
+    if world.errs():
+        yield from end_again(world, transactional_id, pair, answer, commit=commits, version=5)
     return answer.producer_id, answer.producer_epoch
 
 
@@ -211,6 +227,8 @@ def version_1_producer(
             code = yield from add_partition(world, transactional_id, pair, where, version=dialect)
             if code:
                 break
+        if not code and world.errs():
+            yield from write_unasked(world, transactional_id, pair)
         if not code:
             code = yield from write_records(world, intent, pair, sequences, 11, watch)
         if code in FENCED:
@@ -230,6 +248,10 @@ def version_1_producer(
         if answer.error_code:
             raise Violation(f"EndTxn of {intent.name} is told {answer.error_code}")
         intent.outcome = "committed" if intent.commit_asked else "aborted"
+        if world.errs():
+            yield from end_again(
+                world, transactional_id, pair, answer, commit=intent.commit_asked, version=dialect
+            )
         if code is None:
             return  # the last batch may or may not be there: its sequence is not known any more
         yield pause(world)

@@ -11,6 +11,7 @@ import pytest
 from dualwrite.wire.api_keys import ApiKey
 from tests.simulation.checks import check_end
 from tests.simulation.clients import Quota, copier, dual_writer, stray, version_1_producer
+from tests.simulation.clumsy import bystander
 from tests.simulation.database import Database
 from tests.simulation.ledger import Ledger
 from tests.simulation.mutants import MUTANTS
@@ -117,6 +118,9 @@ class History:
         strays = []
         if self.seed % 5 == 3:
             strays.append(Process(world, "stray", stray(world)).start())
+        if world.is_clumsy:
+            names = {slot.id for slot in self.slots}
+            strays.append(Process(world, "bystander", bystander(world, names)).start())
         self._plan_faults()
         self._supervise()
         world.run(FAULTS_UNTIL_MS)

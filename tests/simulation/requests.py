@@ -93,7 +93,7 @@ def produce(
 ) -> Any:
     """Produce one batch until there is a definite answer; None after too many attempts."""
     stamp = WALL_START_MS + world.now_ms
-    request = _producing(transactional_id, pair, where, sequence, values, stamp)
+    request = producing(transactional_id, pair, where, sequence, values, stamp)
     for _ in range(12):
         reply = yield Send(ApiKey.PRODUCE, version, request)
         if reply is not None:
@@ -104,7 +104,7 @@ def produce(
     return None
 
 
-def _producing(
+def producing(
     transactional_id: str,
     pair: tuple[int, int],
     where: tuple[str, int],
@@ -137,7 +137,7 @@ def add_partition(
     version: int,
 ) -> Any:
     """AddPartitionsToTxn for one partition until there is a definite answer."""
-    request = _adding(transactional_id, pair, where)
+    request = adding(transactional_id, pair, where)
     for _ in attempts(world):
         reply = yield Send(ApiKey.ADD_PARTITIONS_TO_TXN, version, request)
         if reply is not None:
@@ -148,7 +148,7 @@ def add_partition(
     raise Stuck(f"AddPartitionsToTxn of {transactional_id} never ends: {reply}")
 
 
-def _adding(
+def adding(
     transactional_id: str, pair: tuple[int, int], where: tuple[str, int]
 ) -> AddPartitionsToTxnRequest:
     return AddPartitionsToTxnRequest(
@@ -247,14 +247,14 @@ def _stray_init(keep: bool) -> Callable[[str, tuple[int, int]], Wish]:
 
 
 def _stray_add(name: str, pair: tuple[int, int]) -> Wish:
-    return ApiKey.ADD_PARTITIONS_TO_TXN, 3, _adding(name, pair, ("orders", 0))
+    return ApiKey.ADD_PARTITIONS_TO_TXN, 3, adding(name, pair, ("orders", 0))
 
 
 def _stray_produce(version: int) -> Callable[[str, tuple[int, int]], Wish]:
     return lambda name, pair: (
         ApiKey.PRODUCE,
         version,
-        _producing(name, pair, ("orders", 0), 0, [b"stray/0"], WALL_START_MS),
+        producing(name, pair, ("orders", 0), 0, [b"stray/0"], WALL_START_MS),
     )
 
 

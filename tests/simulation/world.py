@@ -158,6 +158,7 @@ class World:
         self.weather = Weather.draw(self.random)
         self.now_ms = 0
         self.is_healed = False
+        self.is_clumsy = seed % 7 == 2  # clients err now and then
         self.trace: list[str] = []
         self._events: list[tuple[int, int, Any]] = []
         self._number = 0
@@ -230,6 +231,10 @@ class World:
             self._steady_at_open + self.now_ms - self._opened_ms,
         )
 
+    def errs(self) -> bool:
+        """Whether a client makes a mistake now."""
+        return self.is_clumsy and self.random.random() < 0.3
+
     def jump_wall_clock(self) -> None:
         self._wall_jump += self.random.choice([-86_400_000, -3_600_000, 3_600_000, 10**11])
         self.note("wall clock jumps")
@@ -276,8 +281,10 @@ class World:
 
     def note_init(self, call: Call[Any], response: Any, served: int) -> None:
         """From now on everybody with an older pair is fenced."""
-        self.given[response.producer_id, response.producer_epoch] = served
         name = call.request.transactional_id
+        if name is None:
+            return
+        self.given[response.producer_id, response.producer_epoch] = served
         self.answered[name] = max(served, self.answered.get(name, 0))
         self.instances.append((name, served, (response.producer_id, response.producer_epoch)))
 
