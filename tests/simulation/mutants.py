@@ -22,7 +22,13 @@ from dualwrite.broker.transactions import coordinator
 from dualwrite.broker.transactions.coordinator import Coordinator
 from dualwrite.broker.transactions.decision import DONE
 from dualwrite.broker.transactions.records import encode_value
-from dualwrite.broker.transactions.state import Outcome, Pair, Transaction, TxnState
+from dualwrite.broker.transactions.state import (
+    COMPLETED_STATES,
+    Outcome,
+    Pair,
+    Transaction,
+    TxnState,
+)
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -503,3 +509,55 @@ def offsets_marker_is_not_replayed_at_a_start(patch: Any) -> None:
         groups.replay_marker = real
 
     patch.setattr(InternalTopics, "load_groups", loaded)
+
+
+# What only a client that errs can show
+
+
+@mutant(seed=100)
+def kept_transaction_takes_more_writes(patch: Any) -> None:
+    check = Coordinator._check_writer
+
+    def checked(known: Transaction, producer: Pair) -> ErrorCode:
+        error = check(known, producer)
+        return ErrorCode.NONE if error is ErrorCode.INVALID_TXN_STATE else error
+
+    patch.setattr(Coordinator, "_check_writer", staticmethod(checked))
+
+
+@mutant(seed=2)
+def two_phase_transaction_is_ended_by_version_1(patch: Any) -> None:
+    end = Coordinator._end_v1
+
+    def ended(self: Coordinator, before: Transaction, *rest: Any) -> Any:
+        is_ongoing = before.state is TxnState.ONGOING and not before.is_kept
+        return end(self, replace(before, timeout_ms=1) if is_ongoing else before, *rest)
+
+    patch.setattr(Coordinator, "_end_v1", ended)
+
+
+@mutant(seed=2)
+def commit_of_nothing_succeeds(patch: Any) -> None:
+    end = Coordinator._end_v2
+
+    def ended(
+        self: Coordinator, before: Transaction, producer: Pair, commit: bool, now: Any
+    ) -> Any:
+        is_open = before.state is TxnState.ONGOING
+        return end(self, before, producer, commit and is_open, now)
+
+    patch.setattr(Coordinator, "_end_v2", ended)
+
+
+@mutant(seed=2)
+def retried_end_gets_whatever_it_asks_for(patch: Any) -> None:
+    end = Coordinator._end_v2
+
+    def ended(
+        self: Coordinator, before: Transaction, producer: Pair, commit: bool, now: Any
+    ) -> Any:
+        if before.state in COMPLETED_STATES and producer == before.remembered_pair:
+            commit = before.state is TxnState.COMPLETE_COMMIT
+        return end(self, before, producer, commit, now)
+
+    patch.setattr(Coordinator, "_end_v2", ended)
