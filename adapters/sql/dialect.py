@@ -1,6 +1,7 @@
 """What differs between databases, as questions that a small file per database answers."""
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,30 +23,30 @@ class Failure(enum.Enum):
     OTHER = "other"
 
 
-class SqlDialect:
+class SqlDialect(ABC):
     """One database. The defaults are right where databases agree."""
 
     own_isolation_level: str | None = "READ COMMITTED"
     """Level of the store's own transactions, whatever the user's engine says."""
 
+    @abstractmethod
     def now(self) -> ColumnElement[Any]:
         """The database's clock in UTC."""
-        raise NotImplementedError
 
+    @abstractmethod
     def later(self, seconds: float) -> ColumnElement[Any]:
         """The database's clock moved by `seconds`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def upsert(
         self, table: Table, values: Mapping[str, object], changes: Mapping[str, object]
     ) -> Insert:
         """INSERT `values`; where the primary key exists already, UPDATE `changes` instead."""
-        raise NotImplementedError
 
     @contextmanager
+    @abstractmethod
     def own_transaction(self, connection: Connection, lock_timeout: float) -> Iterator[None]:
         """Begin a transaction of the store itself: durable, and bounded in its waits."""
-        raise NotImplementedError
 
     def durable_update(self, statement: Update) -> Update:
         """Make the state write force, and give back, what its COMMIT's durability depends on."""
@@ -55,13 +56,13 @@ class SqlDialect:
         """Judge what the statement of `durable_update` gave back."""
         return True
 
-    def engine_made(self, engine: Engine, *, is_ours: bool) -> None:
+    def engine_made(self, engine: Engine, *, is_ours: bool) -> None:  # noqa: B027 - a hook that few databases need
         """Prepare an engine before its first use; `is_ours` if it was made from a URL."""
 
-    def join(self, connection: Connection) -> None:
+    def join(self, connection: Connection) -> None:  # noqa: B027 - a hook that few databases need
         """Look at a connection that a dual write is about to use; refuse or force its settings."""
 
-    def begin_writing(self, connection: Connection) -> None:
+    def begin_writing(self, connection: Connection) -> None:  # noqa: B027 - a hook that few databases need
         """Called once before the first flush of a transaction that the store began."""
 
     def commits_implicitly(self, statement: str) -> bool:
@@ -71,15 +72,15 @@ class SqlDialect:
     def reads_from_snapshot(self, isolation_level: str, connection: Connection) -> bool:
         return False
 
-    def failure(self, error: BaseException) -> Failure:
-        raise NotImplementedError
+    @abstractmethod
+    def failure(self, error: BaseException) -> Failure: ...
 
+    @abstractmethod
     def commit_outcome(self, error: BaseException) -> CommitOutcome:
         """What an error in answer to COMMIT proves. Anything not surely rolled back is unknown."""
-        raise NotImplementedError
 
-    def durability(self, connection: Connection, state: Table) -> Iterable[DurabilityCheck]:
-        raise NotImplementedError
+    @abstractmethod
+    def durability(self, connection: Connection, state: Table) -> Iterable[DurabilityCheck]: ...
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:

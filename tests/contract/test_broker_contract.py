@@ -116,6 +116,7 @@ def test_fixtures(kafka_broker, kafka_broker_process, read_committed):
     assert isinstance(kafka_broker, Broker)
     assert isinstance(kafka_broker_process, BrokerProcess)
     topic = f"t-{uuid.uuid4().hex}"
+    assert read_committed(topic) == []
     write(kafka_broker.bootstrap_servers, topic, str(time.time_ns()).encode())
     assert len(read_committed(topic)) == 1
 
