@@ -8,7 +8,7 @@ fences, checked and written under one lock per path.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 try:
@@ -18,8 +18,9 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(missing, name=error.name) from error
 
 from dualwrite.adapters.awaitable import AwaitableStore, in_thread
+from dualwrite.adapters.buffered import BufferedTransaction
 from dualwrite.adapters.rows import KeptRow, decode_heuristic, encode_heuristic
-from dualwrite.errors import ConfigurationError, Fenced, InvalidTxnState
+from dualwrite.errors import ConfigurationError, Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_ids import check_id, of_app
 from dualwrite.store import (
@@ -28,7 +29,6 @@ from dualwrite.store import (
     Durability,
     DurabilityCheck,
     Heuristic,
-    ResourceName,
     StoreRow,
     StoreUnavailable,
     Verdict,
@@ -56,46 +56,18 @@ def _place_of(path: str) -> _Place:
         return _places.setdefault(os.path.realpath(path), _Place())
 
 
-class RocksDbTransaction:
+class RocksDbTransaction(BufferedTransaction):
     """A WriteBatch that becomes durable together with the state, or not at all."""
 
-    reads_from_snapshot = False
+    resource_name = "batch"
 
     def __init__(self, store: "RocksDbStore") -> None:
         self._store = store
         self.batch = WriteBatch(raw_mode=store.is_raw)
-        self.remembered: dict[str, tuple[PreparedTxnState, int]] = {}
-        self.kept: dict[str, tuple[PreparedTxnState, Sequence[bytes]]] = {}
-        self._is_over = False
+        super().__init__(self.batch)
 
-    @property
-    def handle(self) -> object:
-        return self
-
-    def resource(self, name: ResourceName) -> object:
-        if name != "batch":
-            raise ConfigurationError(f"a RocksDB transaction has no {name}; use tx.batch")
-        return self.batch
-
-    def watch_savepoints(
-        self, opened: Callable[[str], None], rolled_back: Callable[[str], None]
-    ) -> None:
-        """A WriteBatch has no savepoints here."""
-
-    def flush(self) -> None:
-        self.check_open()
-
-    def commit(self) -> None:
-        self.check_open()
-        self._is_over = True
+    def _write(self) -> None:
         self._store.write(self)
-
-    def rollback(self) -> None:
-        self._is_over = True
-
-    def check_open(self) -> None:
-        if self._is_over:
-            raise InvalidTxnState("the local transaction has already been ended")
 
 
 class RocksDbStore:

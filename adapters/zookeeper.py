@@ -12,7 +12,7 @@ before a claim fails after it, also one whose answer was lost: the claim settles
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, unquote
@@ -34,9 +34,10 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(missing, name=error.name) from error
 
 from dualwrite.adapters.awaitable import AwaitableStore, in_thread
+from dualwrite.adapters.buffered import BufferedTransaction
 from dualwrite.adapters.claims import settled_claim
 from dualwrite.adapters.rows import KeptRow, decode_heuristic, encode_heuristic
-from dualwrite.errors import ConfigurationError, Fenced, InvalidTxnState
+from dualwrite.errors import ConfigurationError, Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_ids import check_id, of_app
 from dualwrite.store import (
@@ -45,7 +46,6 @@ from dualwrite.store import (
     Durability,
     DurabilityCheck,
     Heuristic,
-    ResourceName,
     StoreRow,
     StoreUnavailable,
     Verdict,
@@ -84,46 +84,18 @@ class Multi:
         return list(self._request.operations)
 
 
-class ZooKeeperTransaction:
+class ZooKeeperTransaction(BufferedTransaction):
     """A multi under construction. Nothing is sent before `commit`."""
 
-    reads_from_snapshot = False
+    resource_name = "multi"
 
     def __init__(self, store: "ZooKeeperStore", multi: Multi) -> None:
         self._store = store
         self.multi = multi
-        self.remembered: dict[str, tuple[PreparedTxnState, int]] = {}
-        self.kept: dict[str, tuple[PreparedTxnState, Sequence[bytes]]] = {}
-        self._is_over = False
+        super().__init__(multi)
 
-    @property
-    def handle(self) -> object:
-        return self
-
-    def resource(self, name: ResourceName) -> object:
-        if name != "multi":
-            raise ConfigurationError(f"a ZooKeeper transaction has no {name}; use tx.multi")
-        return self.multi
-
-    def watch_savepoints(
-        self, opened: Callable[[str], None], rolled_back: Callable[[str], None]
-    ) -> None:
-        """A multi has no savepoints."""
-
-    def flush(self) -> None:
-        self.check_open()
-
-    def commit(self) -> None:
-        self.check_open()
-        self._is_over = True
+    def _write(self) -> None:
         self._store.send(self)
-
-    def rollback(self) -> None:
-        self._is_over = True
-
-    def check_open(self) -> None:
-        if self._is_over:
-            raise InvalidTxnState("the local transaction has already been ended")
 
 
 class ZooKeeperStore:

@@ -61,6 +61,13 @@ class Topics:
     def by_id(self, topic_id: bytes) -> Topic | None:
         return self._by_id.get(topic_id)
 
+    def name_of(self, name: str, topic_id: bytes) -> str | None:
+        """The name of a topic that a request names or gives the id of; None for an unknown id."""
+        if name:
+            return name
+        known = self.by_id(topic_id)
+        return None if known is None else known.name
+
     def collision(self, name: str) -> str | None:
         """A topic that differs only in '.' and '_'; Kafka refuses it, metrics mix them up."""
         other = self._folded.get(_fold(name))

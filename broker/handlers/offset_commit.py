@@ -52,13 +52,9 @@ def offset_commit(node: "Node", call: "Call[OffsetCommitRequest]") -> OffsetComm
 def _may_read(
     node: "Node", call: "Call[OffsetCommitRequest]", topic: OffsetCommitRequestTopic
 ) -> bool:
-    name = topic.name
-    if not name:
-        known = node.topics.by_id(topic.topic_id)
-        if known is None:
-            return True  # there is no name to ask about; the answer is UNKNOWN_TOPIC_ID
-        name = known.name
-    return call.may(Operation.READ, ResourceType.TOPIC, name)
+    name = node.topics.name_of(topic.name, topic.topic_id)
+    # Without a name there is nothing to ask about; the answer is UNKNOWN_TOPIC_ID.
+    return name is None or call.may(Operation.READ, ResourceType.TOPIC, name)
 
 
 def _refused(topic: OffsetCommitRequestTopic, error: ErrorCode) -> OffsetCommitResponseTopic:

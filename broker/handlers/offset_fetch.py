@@ -68,13 +68,9 @@ def _group(
 def _may_describe(
     node: "Node", call: "Call[OffsetFetchRequest]", topic: OffsetFetchResponseTopics
 ) -> bool:
-    name = topic.name
-    if not name:
-        known = node.topics.by_id(topic.topic_id)
-        if known is None:
-            return True  # there is no name to ask about; the answer is UNKNOWN_TOPIC_ID
-        name = known.name
-    return call.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
+    name = node.topics.name_of(topic.name, topic.topic_id)
+    # Without a name there is nothing to ask about; the answer is UNKNOWN_TOPIC_ID.
+    return name is None or call.may(Operation.DESCRIBE, ResourceType.TOPIC, name)
 
 
 def _hide(partition: OffsetFetchResponsePartitions) -> None:

@@ -88,13 +88,9 @@ def _join_transaction(node: "Node", call: "Call[TxnOffsetCommitRequest]") -> Err
 def _may_read(
     node: "Node", call: "Call[TxnOffsetCommitRequest]", topic: TxnOffsetCommitRequestTopic
 ) -> bool:
-    name = topic.name
-    if not name:
-        known = node.topics.by_id(topic.topic_id)
-        if known is None:
-            return True  # there is no name to ask about; the answer is UNKNOWN_TOPIC_ID
-        name = known.name
-    return call.may(Operation.READ, ResourceType.TOPIC, name)
+    name = node.topics.name_of(topic.name, topic.topic_id)
+    # Without a name there is nothing to ask about; the answer is UNKNOWN_TOPIC_ID.
+    return name is None or call.may(Operation.READ, ResourceType.TOPIC, name)
 
 
 def _response(request: TxnOffsetCommitRequest, error: ErrorCode) -> TxnOffsetCommitResponse:
