@@ -1,14 +1,16 @@
 """Asking Kafka again while a broker is away: librdkafka's admin calls give up at once."""
 
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 
+from dualwrite.errors import DualWriteError
+
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_MS = 60_000
 PAUSE_SECONDS = 0.2
 
 _PASSING = {
@@ -28,13 +30,19 @@ def passes(error: KafkaError) -> bool:
     return bool(error.retriable()) or error.code() in _PASSING
 
 
-def patiently(call: Callable[[], T], seconds: float = PATIENCE_SECONDS) -> T:
-    """Call until it succeeds; what does not pass by itself is raised at once."""
+def patiently(call: Callable[[], T], config: Mapping[str, Any]) -> T:
+    """Call until it succeeds, for `max.block.ms`; what does not pass by itself is raised at once."""
+    seconds = int(config.get("max.block.ms", PATIENCE_MS)) / 1000
     deadline = time.monotonic() + seconds
     while True:
         try:
             return call()
         except KafkaException as error:
-            if not passes(error.args[0]) or time.monotonic() > deadline:
+            if not passes(error.args[0]):
                 raise
+            if time.monotonic() > deadline:
+                raise DualWriteError(
+                    f"Kafka at {config['bootstrap.servers']} did not answer within {seconds:g} s:"
+                    f" {error.args[0].str()}"
+                ) from error
         time.sleep(PAUSE_SECONDS)

@@ -78,7 +78,9 @@ class Cluster:
         )
 
     def partitions(self) -> list[Partition]:
-        found = patiently(lambda: self._admin.list_topics(timeout=ANSWER_SECONDS)).topics
+        found = patiently(
+            lambda: self._admin.list_topics(timeout=ANSWER_SECONDS), self._options.kafka
+        ).topics
         there = {name: sorted(t.partitions) for name, t in found.items() if t.error is None}
         if self._options.assigned:
             missing = [p for p in self._options.assigned if p[1] not in there.get(p[0], ())]
@@ -117,7 +119,7 @@ class Cluster:
             )
             return {(p.topic, p.partition): int(f.result().offset) for p, f in asked.items()}
 
-        return patiently(ask)
+        return patiently(ask, self._options.kafka)
 
 
 class Planner:
@@ -366,6 +368,8 @@ def _to_arrow(messages: Sequence[Message], schema: Any, has_headers: bool) -> pa
 
 
 def _client(options: SourceOptions) -> dict[str, Any]:
-    """The user's settings, with the one name that only the Java client has."""
+    """The user's settings, under librdkafka's names; `max.block.ms` is for `patiently` alone."""
     named = {"request.timeout.ms": "socket.timeout.ms"}
-    return {named.get(key, key): value for key, value in options.kafka.items()}
+    return {
+        named.get(key, key): value for key, value in options.kafka.items() if key != "max.block.ms"
+    }

@@ -129,7 +129,7 @@ class TopicDecisionLog:
             )
             return int(asked[partition].result().offset)
 
-        return patiently(ask)
+        return patiently(ask, self._config)
 
     def _until(self, end: int) -> Iterator[tuple[str, bytes | None]]:
         """Committed records below `end`. The end is reached, not guessed: the client says so.
@@ -155,9 +155,13 @@ class TopicDecisionLog:
         raise DualWriteError(f"{self._topic} could not be read up to {end} in {READ_SECONDS:.0f} s")
 
     def _topic_is_there(self) -> bool:
+        # The consumer asks, so that it knows the leader: a topic that librdkafka is given when it is
+        # connected already is looked up by a timer, up to a second later.
         if not self._is_there:
-            found = patiently(lambda: self._admin.list_topics(timeout=10))
-            self._is_there = self._topic in found.topics
+            found = patiently(
+                lambda: self._consumer.list_topics(self._topic, timeout=10), self._config
+            )
+            self._is_there = found.topics[self._topic].error is None
         return self._is_there
 
     def _ensure_topic(self) -> None:
