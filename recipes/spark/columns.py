@@ -51,6 +51,8 @@ _TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     "headers": ((ArrayType,), "array<struct<key:string,value:binary>>"),
     "timestamp": ((TimestampType,), "timestamp"),
 }
+_OF_SOURCE = {"offset", "timestampType"}
+"""What a frame from the source has besides: left out, so that a topic can be copied as it is read."""
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
@@ -67,6 +69,16 @@ def check_schema(schema: StructType, topic: str | None) -> None:
     if "headers" in found and not _is_headers(found["headers"]):
         said = found["headers"].simpleString()
         raise ConfigurationError(f"column headers is {said}; it must be {_TYPES['headers'][1]}")
+
+
+def check_names(schema: StructType) -> None:
+    """Refuse columns that nobody would read: a misspelt one would be lost without a word."""
+    unknown = [name for name in schema.names if name not in _TYPES.keys() | _OF_SOURCE]
+    if unknown:
+        raise ConfigurationError(
+            f"unknown column {', '.join(unknown)}: the sink writes {', '.join(_TYPES)}; drop the"
+            " others, or put them into value (to_json)"
+        )
 
 
 def _is_headers(headers: Any) -> bool:

@@ -28,6 +28,7 @@ from dualwrite.recipes.spark.ledger import (
     opening,
     undeciding,
 )
+from dualwrite.recipes.spark.names import partition_of
 from dualwrite.recipes.spark.reports import BatchReport, TaskReport, join
 from dualwrite.recipes.spark.transactions import Found, Transactions
 
@@ -70,9 +71,11 @@ class Settled:
 
     def require_nothing_lost(self, sink: str) -> None:
         if self.lost:
+            partitions = sorted(map(partition_of, self.lost))
             raise HeuristicAbort(
                 f"sink {sink}: {len(self.lost)} of {self.decided} decided transactions were aborted"
-                f" by force or by timeout: {', '.join(self.lost)}. If all were, `dualwrite spark"
+                f" by force or by timeout: {', '.join(self.lost)}. Lost are the rows of the tasks"
+                f" for partition {', '.join(map(str, partitions))}. If all were, `dualwrite spark"
                 " forget --lost` lets the batch be written again; if only some were, their rows"
                 " are missing, and `dualwrite spark recover --accept-loss` goes on without them"
             )

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from dualwrite.errors import ConfigurationError, DualWriteError
 from dualwrite.recipes.spark import task
-from dualwrite.recipes.spark.columns import check_schema
+from dualwrite.recipes.spark.columns import check_names, check_schema
 from dualwrite.recipes.spark.coordinator import Attempt
 from dualwrite.recipes.spark.engine import Engine
 from dualwrite.recipes.spark.options import parse_sink
@@ -94,6 +94,7 @@ class DualWriteSource(DataSource):
             raise ConfigurationError("use dualwrite.recipes.spark.register(spark)")
         options = parse_sink(self.options)
         check_schema(schema, options.topic)
+        check_names(schema)
         return self.engine_class(options, self.token)
 
 

@@ -35,6 +35,11 @@ def is_slot_of(sink: str, transactional_id: str) -> bool:
     return re.fullmatch(slot_pattern(sink), transactional_id, re.ASCII) is not None
 
 
+def partition_of(transactional_id: str) -> int:
+    """The partition of the task that used this slot."""
+    return int(transactional_id.split(".")[2])
+
+
 def coordinator_id(sink: str) -> str:
     """The transactional id that writes the sink's decision topic, and fences older writers of it."""
     return f"spark.{sink}.coordinator"

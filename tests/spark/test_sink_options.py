@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 from dualwrite.errors import ConfigurationError, DualWriteError
 from dualwrite.partitioner import murmur2
 from dualwrite.recipes.spark import KafkaSink
-from dualwrite.recipes.spark.columns import BatchLimits, RowSender, check_schema
+from dualwrite.recipes.spark.columns import BatchLimits, RowSender, check_names, check_schema
 from dualwrite.recipes.spark.data_source import DualWriteSource, make_source
 from dualwrite.recipes.spark.homes import open_log
 from dualwrite.recipes.spark.names import is_slot_of, slot_id
@@ -121,10 +121,20 @@ def test_frames_that_cannot_be_written_are_named(columns, topic, said):
 
 def test_all_columns_are_accepted():
     columns = {
-        "key": BinaryType(), "value": StringType(), "topic": StringType(), "extra": LongType(),
+        "key": BinaryType(), "value": StringType(), "topic": StringType(), "offset": LongType(),
         "partition": IntegerType(), "headers": HEADERS, "timestamp": TimestampType(),
+        "timestampType": IntegerType(),
     }  # fmt: skip
-    check_schema(StructType([StructField(n, k) for n, k in columns.items()]), None)
+    schema = StructType([StructField(n, k) for n, k in columns.items()])
+    check_schema(schema, None)
+    check_names(schema)
+
+
+def test_a_column_that_would_be_lost_is_named():
+    columns = {"keys": BinaryType(), "value": StringType(), "amount": LongType()}
+
+    with pytest.raises(ConfigurationError, match=r"unknown column keys, amount: .*to_json"):
+        check_names(StructType([StructField(n, k) for n, k in columns.items()]))
 
 
 class Sent:
