@@ -14,7 +14,16 @@ from rich.console import Console
 from dualwrite.cli.bench.plot import draw
 from dualwrite.cli.bench.report import Report
 
-SECTIONS = ("floor", "brokers", "transactions", "noise", "unread", "dual_writes", "scaling")
+SECTIONS = (
+    "floor",
+    "brokers",
+    "transactions",
+    "noise",
+    "unread",
+    "dual_writes",
+    "spark",
+    "scaling",
+)
 
 
 def attach(app: typer.Typer) -> None:
@@ -31,7 +40,7 @@ def bench(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Measure broker, transactions and dual writes, as ratios to a floor or a peer."""
+    """Measure broker, transactions, dual writes and Spark, as ratios to a floor or a peer."""
     chosen = [name.replace("-", "_") for name in sections or SECTIONS]
     unknown = [name for name in chosen if name not in SECTIONS]
     if unknown:

@@ -18,6 +18,12 @@ VERSION = "4.1.0"
 START_SECONDS_MAX = 90
 DOWNLOAD_SECONDS_MAX = 300
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+# Spark's POM sends Maven to a mirror of Central that not every network lets through; a repository
+# of the same name in our own POM takes its place.
+REPOSITORIES = (
+    "<repositories><repository><id>gcs-maven-central-mirror</id>"
+    "<url>https://repo.maven.apache.org/maven2</url></repository></repositories>"
+)
 
 
 class KafkaUnavailable(Exception):
@@ -35,7 +41,7 @@ def maven_jars(directory: Path, *artifacts: str) -> Path:
     (directory / "pom.xml").write_text(
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
         "<groupId>jars</groupId><artifactId>jars</artifactId><version>1</version>"
-        f"<dependencies>{dependencies}</dependencies></project>"
+        f"{REPOSITORIES}<dependencies>{dependencies}</dependencies></project>"
     )
     jars = directory / "jars"
     command = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
