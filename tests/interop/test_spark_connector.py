@@ -10,15 +10,21 @@ from dualwrite.broker import BrokerProcess
 from dualwrite.cli.bench.apache_kafka import KafkaUnavailable, maven_jars
 from tests.interop.toolchains import HERE, need, steps
 
-# A registry may not have the newest one yet; Spark keeps the connector's interfaces within 4.x.
-VERSIONS = (pyspark.__version__, "4.2.0")
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+# The connector of this Spark with all that it needs. A registry may lack its newest parts: 4.2.0 has
+# the interfaces of 4.3, and the part for delegation tokens, which nothing here uses, those of 4.0.0.
+CHOICES = (
+    (f"{CONNECTOR}:{pyspark.__version__}",),
+    (f"{CONNECTOR}:4.2.0", f"{TOKENS}:4.0.0"),
+)
 
 
 def connector_jars(directory):
-    for version in VERSIONS:
+    for choice in CHOICES:
         with contextlib.suppress(KafkaUnavailable):
-            return maven_jars(directory, f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version}")
-    pytest.skip(f"the connector can't be had in {' or '.join(VERSIONS)}")
+            return maven_jars(directory, *choice)
+    pytest.skip(f"Maven has none of these: {'; '.join(' with '.join(one) for one in CHOICES)}")
 
 
 @pytest.mark.slow
