@@ -123,6 +123,7 @@ def drive(servers: str, url: str, folder: str) -> None:
     from dualwrite.recipes.spark import KafkaSink, ensure_java, register
 
     ensure_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else Spark takes the path's python3
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")

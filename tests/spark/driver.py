@@ -12,7 +12,7 @@ from dualwrite.recipes.spark.data_source import make_source
 from tests.spark.faults import FOLDER, FaultyEngine
 
 
-def run_pipeline(spark, servers, name, checkpoint, partitions):
+def run_pipeline(spark, servers, name, checkpoint, partitions, **options):
     """Start a driver's life on topic `<name>-in`: a registration of its own, and a query."""
     spark.dataSource.register(make_source(FaultyEngine))
     source = (
@@ -29,6 +29,7 @@ def run_pipeline(spark, servers, name, checkpoint, partitions):
         .option("kafka.bootstrap.servers", servers)
         .option("topic", f"{name}-out")
         .option("dualwrite.sink.id", name)
+        .options(**options)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
         .start()

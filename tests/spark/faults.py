@@ -1,12 +1,13 @@
 """Planted faults: a sink whose processes fail once at a named point.
 
 A fault is a file named after its point that says what to do: raise, or kill the process itself, its
-executor, the driver's JVM or the broker. The process that takes the file away is the one that fails, so
-each fault strikes once, in whichever process comes by first.
+executor, the driver's JVM or the broker, or stall until `release`. The process that takes the file away
+is the one that fails, so each fault strikes once, in whichever process comes by first.
 """
 
 import os
 import signal
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from dualwrite.recipes.spark.engine import Engine
 
 FOLDER = "DUALWRITE_FAULTS"
 
+STALL_SECONDS_MAX = 600
+"""Longer than any test, and an end all the same for a process that nobody releases."""
+BEFORE = {"deciding": "before_decide", "finishing": "before_done", "closing": "before_close"}
+AFTER = {"opening": "opened", "deciding": "decided", "finishing": "done"}
 POINTS_OF_TASKS = ("before_begin", "mid_write", "before_prepare", "prepared")
 
 
@@ -22,12 +27,30 @@ class Planted(RuntimeError):
 
 
 def plant(folder: Path, point: str, action: str) -> None:
+    for mark in ("pid.stalled", "pid.released"):
+        (folder / mark).unlink(missing_ok=True)
     (folder / point).write_text(action)
 
 
 def left(folder: Path) -> list[str]:
     """Faults that nobody has come by yet."""
     return sorted(p.name for p in folder.iterdir() if not p.name.startswith("pid."))
+
+
+def release(folder: Path) -> None:
+    """Let the stalled process go on."""
+    (folder / "pid.released").touch()
+
+
+def is_stalled(folder: Path) -> bool:
+    return (folder / "pid.stalled").exists()
+
+
+def _stall(folder: Path) -> None:
+    (folder / "pid.stalled").write_text(str(os.getpid()))
+    deadline = time.monotonic() + STALL_SECONDS_MAX
+    while not (folder / "pid.released").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def at(point: str) -> None:
@@ -41,6 +64,9 @@ def at(point: str) -> None:
     taken.unlink()
     if action == "raise":
         raise Planted(point)
+    if action == "stall":
+        _stall(folder)
+        return
     os.kill(_target(folder, action), signal.SIGKILL)
     if action in ("jvm", "executor"):
         # Its children end when they notice; nothing more may happen here meanwhile.
@@ -76,11 +102,11 @@ class FaultyLog:
 
     def update(self, change):
         kind = change.__qualname__.split(".")[0]
-        if kind in ("deciding", "finishing"):
-            at({"deciding": "before_decide", "finishing": "before_done"}[kind])
+        if kind in BEFORE:
+            at(BEFORE[kind])
         ledger = self._log.update(change)
-        if kind in ("opening", "deciding", "finishing"):
-            at({"opening": "opened", "deciding": "decided", "finishing": "done"}[kind])
+        if kind in AFTER:
+            at(AFTER[kind])
         return ledger
 
 

@@ -1,6 +1,7 @@
 """How the tests start Spark: small, quiet, and with the repository on the workers' path."""
 
 import os
+import sys
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ def start(master: str, scratch: Path) -> SparkSession:
         dict.fromkeys([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
     ).rstrip(os.pathsep)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = (
         SparkSession.builder.master(master)
         .appName("dualwrite-tests")

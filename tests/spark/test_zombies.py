@@ -218,12 +218,15 @@ def test_a_hundred_partitions_and_epochs_that_run_out(name):
                 sink.write(attempt, p, batch * partitions + p, batch) for p in range(partitions)
             ]
             sink.coordinator.commit(reports, batch)
+        producer_ids = set()
         for batch in range(3, 12):
             attempt = sink.coordinator.open()
             report = sink.write(attempt, 0, 10_000 + batch, batch)
+            producer_ids.add(report.participant.state.producer_id)
             sink.write(attempt, 0, 99, batch, attempt_number=1)
             sink.coordinator.commit([report], batch)
 
+        assert len(producer_ids) >= 3
         found = kafka.values(broker.bootstrap_servers, sink.topic)
         assert found == [*range(300), *range(10_003, 10_012)]
         assert kafka.open_ids(broker.bootstrap_servers, name) == []
