@@ -11,6 +11,8 @@ from dualwrite.errors import DualWriteError
 T = TypeVar("T")
 
 PATIENCE_MS = 60_000
+ANSWER_SECONDS = 10.0
+"""How long one call may wait, of all that there may be."""
 PAUSE_SECONDS = 0.2
 
 _PASSING = {
@@ -30,13 +32,16 @@ def passes(error: KafkaError) -> bool:
     return bool(error.retriable()) or error.code() in _PASSING
 
 
-def patiently(call: Callable[[], T], config: Mapping[str, Any]) -> T:
-    """Call until it succeeds, for `max.block.ms`; what does not pass by itself is raised at once."""
+def patiently(call: Callable[[float], T], config: Mapping[str, Any]) -> T:
+    """Call until it succeeds, for `max.block.ms`; what does not pass by itself is raised at once.
+
+    `call` gets the seconds that it may take.
+    """
     seconds = int(config.get("max.block.ms", PATIENCE_MS)) / 1000
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return call()
+            return call(min(ANSWER_SECONDS, seconds))
         except KafkaException as error:
             if not passes(error.args[0]):
                 raise

@@ -45,7 +45,6 @@ from dualwrite.recipes.spark.patience import passes, patiently
 from dualwrite.recipes.spark.source_options import Bound, SourceOptions, parse_source
 
 CHUNK = 10_000
-ANSWER_SECONDS = 10.0
 
 _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint,"
@@ -79,7 +78,7 @@ class Cluster:
 
     def partitions(self) -> list[Partition]:
         found = patiently(
-            lambda: self._admin.list_topics(timeout=ANSWER_SECONDS), self._options.kafka
+            lambda seconds: self._admin.list_topics(timeout=seconds), self._options.kafka
         ).topics
         there = {name: sorted(t.partitions) for name, t in found.items() if t.error is None}
         if self._options.assigned:
@@ -111,11 +110,11 @@ class Cluster:
         if not wanted:
             return {}
 
-        def ask() -> Offsets:
+        def ask(seconds: float) -> Offsets:
             asked = self._admin.list_offsets(
                 {TopicPartition(*p): spec for p, spec in wanted.items()},
                 isolation_level=self._isolation,
-                request_timeout=ANSWER_SECONDS,
+                request_timeout=seconds,
             )
             return {(p.topic, p.partition): int(f.result().offset) for p, f in asked.items()}
 

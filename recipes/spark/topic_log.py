@@ -123,9 +123,11 @@ class TopicDecisionLog:
     def _high_watermark(self) -> int:
         partition = TopicPartition(self._topic, 0)
 
-        def ask() -> int:
+        def ask(seconds: float) -> int:
             asked = self._admin.list_offsets(
-                {partition: OffsetSpec.latest()}, isolation_level=IsolationLevel.READ_UNCOMMITTED
+                {partition: OffsetSpec.latest()},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=seconds,
             )
             return int(asked[partition].result().offset)
 
@@ -159,7 +161,7 @@ class TopicDecisionLog:
         # connected already is looked up by a timer, up to a second later.
         if not self._is_there:
             found = patiently(
-                lambda: self._consumer.list_topics(self._topic, timeout=10), self._config
+                lambda seconds: self._consumer.list_topics(self._topic, seconds), self._config
             )
             self._is_there = found.topics[self._topic].error is None
         return self._is_there

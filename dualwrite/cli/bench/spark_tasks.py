@@ -48,6 +48,7 @@ def start_session(scratch: str) -> SparkSession:
         SparkSession.builder.master("local[2]")
         .appName("dualwrite-bench")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
