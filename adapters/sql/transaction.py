@@ -19,7 +19,12 @@ _SAVEPOINT = re.compile(r"\s*SAVEPOINT\s+[\"`]?(\w+)", re.IGNORECASE)
 _ROLLBACK_TO = re.compile(
     r"\s*ROLLBACK\s+(?:WORK\s+|TRANSACTION\s+)?TO\s+(?:SAVEPOINT\s+)?[\"`]?(\w+)", re.IGNORECASE
 )
-
+_ENDS = re.compile(
+    r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
+    r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:WORK\s+|TRANSACTION\s+)?TO\b))\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A statement that ends the transaction without its connection's knowledge."""
 
 Resources = Mapping[str, Callable[[], object]]
 """How to make what the user works with, by name."""
@@ -29,7 +34,7 @@ class SqlTransaction:
     """A transaction in the user's own session or connection, or in one that the store made.
 
     While it is open a bare `commit()` is refused, because it would decide the data without the
-    state, and so is a statement that commits by itself (DDL on MySQL).
+    state, and so is a statement that ends it by itself (COMMIT as text, DDL on MySQL).
     """
 
     def __init__(
@@ -208,7 +213,7 @@ class SqlTransaction:
                 opened(savepoint[1])
             elif rollback := _ROLLBACK_TO.match(statement):
                 rolled_back(rollback[1])
-        if self._dialect.commits_implicitly(statement):
+        if _ENDS.match(statement) or self._dialect.commits_implicitly(statement):
             raise InvalidTxnState(
-                f"this statement would commit the transaction by itself: {statement[:60]}"
+                f"this statement would end the transaction by itself: {statement[:60]}"
             )

@@ -1,5 +1,6 @@
 """One block, both sides: what users see of a dual write."""
 
+import contextlib
 import threading
 
 import pytest
@@ -337,6 +338,24 @@ def test_t14_autocommit_connection_is_refused(world):
                 pass
         with dw.transaction() as tx:  # the slot was given back
             world.order(tx, 1)
+
+
+@pytest.mark.parametrize(
+    "statement", ["COMMIT", " rollback work", "/* so */ END", "-- so\nROLLBACK"]
+)
+@pytest.mark.parametrize("resource", ["session", "connection"])
+def test_t14_statement_that_ends_the_transaction_is_refused(world, statement, resource):
+    """It would part the data from the state: rows without messages, or messages without rows."""
+    with world.writer() as dw:
+        with pytest.raises(InvalidTxnState), dw.transaction() as tx:
+            world.order(tx, 1)
+            getattr(tx, resource).execute(text(statement))
+        with dw.transaction() as tx:
+            with contextlib.suppress(InvalidTxnState):
+                getattr(tx, resource).execute(text(statement))
+            world.order(tx, 2)
+
+    world.assert_agree([2])
 
 
 def test_t13_session_of_another_database_is_refused(world, tmp_path):
