@@ -20,11 +20,14 @@ class Chores:
 
     def __init__(self) -> None:
         self._chores: list[Chore] = []
+        self._next_ms: int | None = None  # asked for after every request
 
     def add(self, interval_ms: int, run: Callable[[Now], bool], now: Now) -> None:
         self._chores.append(Chore(interval_ms, run, now.steady_ms + interval_ms))
+        self._next_ms = None
 
     def run_due(self, now: Now) -> None:
+        self._next_ms = None
         for chore in self._chores:
             if chore.due_ms <= now.steady_ms:
                 # First, so that one that fails comes back at its own pace.
@@ -34,4 +37,6 @@ class Chores:
                     chore.due_ms = now.steady_ms + 1
 
     def next_ms(self) -> int:
-        return min(chore.due_ms for chore in self._chores)
+        if self._next_ms is None:
+            self._next_ms = min(chore.due_ms for chore in self._chores)
+        return self._next_ms

@@ -23,8 +23,8 @@ from dualwrite.wire.records import (
     EndMarker,
     batches,
     build_batch,
-    control_batch,
     keyed_batch,
+    marker_batch,
     records,
 )
 
@@ -68,14 +68,13 @@ class InternalTopics:
         items: list[Item] = []
         for marker in markers:
             epoch = marker.coordinator_epoch
-            batch = control_batch(
-                commit=marker.commit,
-                producer_id=marker.producer_id,
-                producer_epoch=marker.producer_epoch,
-                coordinator_epoch=coordinator_epoch if epoch < 0 else epoch,
-                timestamp_ms=now.wall_ms,
+            end = EndMarker(
+                marker.commit,
+                marker.producer_id,
+                marker.producer_epoch,
+                coordinator_epoch if epoch < 0 else epoch,
             )
-            header = BatchHeader.parse(batch)
+            batch, header = marker_batch(end, now.wall_ms)
             for ref in sorted(marker.partitions):
                 topic = self._topics.get(ref.topic)
                 if topic is not None:
@@ -99,7 +98,8 @@ class InternalTopics:
             latest: dict[bytes, bytes | None] = {}
             for header, batch in scan(log):
                 if not header.is_control:
-                    latest.update((r.key or b"", r.value) for r in records(batch))
+                    for record in records(batch, header=header):
+                        latest[record.key or b""] = record.value
             for key, value in latest.items():
                 change = decode_record(key, value)
                 if change is not None:
@@ -116,7 +116,7 @@ class InternalTopics:
                         coordinator.replay_marker(partition, marker.producer_id, marker.commit)
                     continue
                 producer_id = header.producer_id if header.is_transactional else -1
-                for record in records(batch):
+                for record in records(batch, header=header):
                     coordinator.replay(
                         partition,
                         record.key or b"",

@@ -48,6 +48,7 @@ class Server:
         self.metrics = metrics
         self.apis = node.apis
         self.frame_bytes_max: int = node.settings["socket.request.max.bytes"]
+        self._held_max: int = node.settings["queued.max.request.bytes"]
         self.failed: asyncio.Future[None]
         self._loop: asyncio.AbstractEventLoop
         self._servers: list[asyncio.Server] = []
@@ -165,7 +166,7 @@ class Server:
         When all together hold too much, one at a time goes on, so that somebody always gets to the
         end of a frame.
         """
-        if self._has_global_room:
+        if self._held < self._held_max:
             return True
         if self._favoured is None:
             self._favoured = connection
@@ -180,18 +181,13 @@ class Server:
             self._favoured = None
         if not self._starved or self._favoured is not None:
             return
-        if self._has_global_room:
+        if self._held < self._held_max:
             starved, self._starved = self._starved, set()
         else:
             starved = {max(self._starved, key=lambda other: other.held)}
             self._starved -= starved
         for other in starved:
             other.regulate()
-
-    @property
-    def _has_global_room(self) -> bool:
-        limit: int = self.node.settings["queued.max.request.bytes"]
-        return self._held < limit
 
     def opened(self, connection: ClientConnection) -> str | None:
         """Count a new connection; gives the reason if there are too many."""

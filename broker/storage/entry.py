@@ -187,14 +187,16 @@ def _items(payload: memoryview) -> Iterator[Item]:
     while position < end:
         kind, topic_id, partition, size = _ITEM.unpack_from(payload, position)
         position += _ITEM.size
-        yield _decode(kind, (topic_id, partition), payload[position : position + size])
+        content = payload[position : position + size]
+        if kind == _APPEND:  # nearly all of them
+            yield Append((topic_id, partition), bytes(content))
+        else:
+            yield _decode(kind, (topic_id, partition), content)
         position += size
 
 
 def _decode(kind: int, key: PartitionKey, content: memoryview) -> Item:
     match kind:
-        case 1:
-            return Append(key, bytes(content))
         case 2:
             return CreateLog(key)
         case 3:

@@ -266,16 +266,18 @@ class Storage:
 
     def replay(self, position: int, now: Now, items: Iterator[Item]) -> Iterator[bytes]:
         """Apply an entry that the journal holds; yields the payloads of its `Meta` items."""
+        tail_bytes = self._settings.tail_bytes
         for item in items:
-            if isinstance(item, Append):
+            if type(item) is Append:
                 log = self.logs[item.key]
-                header = BatchHeader.parse(item.batch)
+                batch = item.batch
+                header = BatchHeader.parse(batch)
                 assert header.base_offset == log.end
-                log.append(item.batch, header, log.end, now)
+                log.append(batch, header, log.end, now)
                 log.high_watermark = log.end
                 self._tails[log] = None
-                self._tail_bytes += len(item.batch)
-                if log.segments[-1].tail_size >= self._settings.tail_bytes:
+                self._tail_bytes += len(batch)
+                if log.segments[-1].tail_size >= tail_bytes:
                     self.write_behind(log)
             elif isinstance(item, Meta):
                 yield bytes(item.payload)

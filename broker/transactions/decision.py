@@ -1,8 +1,8 @@
 """What a request to the transaction coordinator leads to: records to append, markers, a reply."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from dualwrite.broker.transactions.state import (
     NO_PAIR,
@@ -15,8 +15,7 @@ from dualwrite.broker.transactions.state import (
 from dualwrite.wire.error_codes import ErrorCode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marker:
+class Marker(NamedTuple):
     """One end-of-transaction marker, to be written to each of `partitions`.
 
     `transaction_version` chooses the log's epoch rule (KIP-1228). `coordinator_epoch` is -1 for the
@@ -31,8 +30,10 @@ class Marker:
     coordinator_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+_NO_ERRORS: Final[Mapping[PartitionRef, ErrorCode]] = MappingProxyType({})
+
+
+class Decision(NamedTuple):
     """The answer to one request, with everything that must become durable before it is sent.
 
     Nothing has happened yet when a decision is returned: the node appends `records` in order, writes
@@ -49,7 +50,7 @@ class Decision:
     last_finished: Pair = NO_PAIR
     last_outcome: Outcome = Outcome.NONE
     last_cause: Cause = Cause.NONE
-    partition_errors: Mapping[PartitionRef, ErrorCode] = field(default_factory=dict)
+    partition_errors: Mapping[PartitionRef, ErrorCode] = _NO_ERRORS
 
     def error_for(self, partition: PartitionRef) -> ErrorCode:
         """The code of one partition where a reply has one per partition."""

@@ -8,7 +8,6 @@ transaction, so that a delayed request never lands in a later one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
 
@@ -114,9 +113,10 @@ class IllegalTransition(RuntimeError):
     """A record does not follow from the state before it: the log or the coordinator is wrong."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Transaction:
+class Transaction(NamedTuple):
     """One transactional id at one moment; also one record of `__transaction_state`.
+
+    A tuple, because every transaction makes three of them, each with most of the one before.
 
     `producer_id` and `producer_epoch` always describe the ongoing transaction, so that a reader that
     knows nothing of kept transactions can still finish one. `start_ms` and `update_ms` are wall time for

@@ -188,7 +188,7 @@ def _text(data: bytes) -> str:
 
 def _behind_tags(data: bytes, offset: int) -> int:
     try:
-        offset = skip_tags(data, offset)
+        offset = skip_tags(data, offset) if data[offset] else offset + 1
     except IndexError as error:
         raise WireError("header is cut short") from error
     if offset > len(data):

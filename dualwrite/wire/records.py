@@ -65,8 +65,8 @@ _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 # A marker's only record as a whole: the sizes and deltas in front of its key, the key, the size of
 # its value, the value, no headers. All of these varints take one byte.
-_MARKER = struct.Struct(">5BhhBhix")
-_MARKER_OPENING: Final = (32, 0, 0, 0, 8)
+_MARKER = struct.Struct(">5shhBhix")
+_MARKER_OPENING: Final = bytes((32, 0, 0, 0, 8))
 _MARKER_VALUE_SIZE: Final = 12
 
 
@@ -99,8 +99,12 @@ class EndMarker(NamedTuple):
         if not header.attributes & CONTROL:
             raise BatchError(ErrorCode.INVALID_RECORD, "not a control batch")
         if len(batch) == HEADER_SIZE + _MARKER.size and header.length == len(batch):
-            *opening, _, kind, value_size, _, epoch = _MARKER.unpack_from(batch, HEADER_SIZE)
-            if (*opening, value_size) == (*_MARKER_OPENING, _MARKER_VALUE_SIZE) and kind in (0, 1):
+            opening, _, kind, value_size, _, epoch = _MARKER.unpack_from(batch, HEADER_SIZE)
+            if (
+                opening == _MARKER_OPENING
+                and value_size == _MARKER_VALUE_SIZE
+                and kind in (_ABORT, _COMMIT)
+            ):
                 return cls(kind == _COMMIT, header.producer_id, header.producer_epoch, epoch)
         record = next(records(batch, DECOMPRESSED_MAX), None)
         if record is None:  # the log cleaner leaves empty batches behind
@@ -115,13 +119,16 @@ class EndMarker(NamedTuple):
         return cls(kind == _COMMIT, header.producer_id, header.producer_epoch, coordinator_epoch)
 
 
-def records(batch: Data, max_bytes: int = DECOMPRESSED_MAX) -> Iterator[Record]:
-    """Take a batch apart, record by record.
+def records(
+    batch: Data, max_bytes: int = DECOMPRESSED_MAX, header: BatchHeader | None = None
+) -> Iterator[Record]:
+    """Take a batch apart, record by record; `header` if it is already parsed.
 
     The first step decompresses at most `max_bytes`. Any step raises `BatchError` when the bytes are
     not what the header says; a batch has been read whole only when the iterator has ended.
     """
-    header = BatchHeader.parse(batch)
+    if header is None:
+        header = BatchHeader.parse(batch)
     data = _payload(batch, header, max_bytes)
     position = 0
     offset_max = header.last_offset_delta
@@ -130,9 +137,23 @@ def records(batch: Data, max_bytes: int = DECOMPRESSED_MAX) -> Iterator[Record]:
         for _ in range(header.record_count):
             length, position = _read_varint(data, position)
             end = position + length
-            timestamp_delta, position = _read_varint(data, position + 1)  # skips the attributes
-            offset_delta, position = _read_varint(data, position)
-            length, position = _read_varint(data, position)
+            position += 1  # the attributes
+            # Most of these take one byte, and calls are what reading many records costs.
+            if (byte := data[position]) < 0x80:
+                timestamp_delta = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                timestamp_delta, position = _read_varint(data, position)
+            if (byte := data[position]) < 0x80:
+                offset_delta = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                offset_delta, position = _read_varint(data, position)
+            if (byte := data[position]) < 0x80:
+                length = (byte >> 1) ^ -(byte & 1)
+                position += 1
+            else:
+                length, position = _read_varint(data, position)
             key = None
             if length >= 0:
                 key = data[position : position + length]
@@ -438,27 +459,37 @@ def control_batch(
     leader_epoch: int = -1,
 ) -> bytes:
     """The marker that ends a producer's transaction in one partition: always 78 bytes."""
-    return seal(
-        BatchHeader(
-            base_offset=base_offset,
-            length=0,
-            leader_epoch=leader_epoch,
-            magic=MAGIC,
-            crc=0,
-            attributes=TRANSACTIONAL | CONTROL,
-            last_offset_delta=0,
-            base_timestamp=timestamp_ms,
-            max_timestamp=timestamp_ms,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=-1,
-            record_count=1,
-        ),
-        _MARKER.pack(
-            *_MARKER_OPENING, 0, _COMMIT if commit else _ABORT, _MARKER_VALUE_SIZE, 0,
-            coordinator_epoch,
-        ),
-    )  # fmt: skip
+    marker = EndMarker(commit, producer_id, producer_epoch, coordinator_epoch)
+    batch, _ = marker_batch(
+        marker, timestamp_ms, base_offset=base_offset, leader_epoch=leader_epoch
+    )
+    return batch
+
+
+def marker_batch(
+    marker: EndMarker, timestamp_ms: int, *, base_offset: int = 0, leader_epoch: int = -1
+) -> tuple[bytes, BatchHeader]:
+    """`control_batch` and its header."""
+    header = BatchHeader(
+        base_offset=base_offset,
+        length=0,
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=TRANSACTIONAL | CONTROL,
+        last_offset_delta=0,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        base_sequence=-1,
+        record_count=1,
+    )
+    kind = _COMMIT if marker.commit else _ABORT
+    payload = _MARKER.pack(
+        _MARKER_OPENING, 0, kind, _MARKER_VALUE_SIZE, 0, marker.coordinator_epoch
+    )
+    return seal(header, payload), header
 
 
 def rebuild_batch(

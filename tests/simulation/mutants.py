@@ -4,7 +4,7 @@ A mutant patches the broker's classes for the time of one history. `seed` is a h
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dualwrite.broker import internal_topics
@@ -169,9 +169,9 @@ def end_txn_is_two_entries(patch: Any) -> None:
         if not decision.markers:
             execute(node, decision, now, items)
             return
-        execute(node, replace(decision, markers=()), now, items)
+        execute(node, decision._replace(markers=()), now, items)
         node.storage.flush()
-        execute(node, replace(decision, records=()), now)
+        execute(node, decision._replace(records=()), now)
 
     patch.setattr(Node, "execute", executed)
 
@@ -192,7 +192,7 @@ def added_partitions_are_not_journalled(patch: Any) -> None:
 
 def _forgets(patch: Any, **fields: Any) -> None:
     def encode(change: Transaction) -> bytes | None:
-        return encode_value(replace(change, **fields))
+        return encode_value(change._replace(**fields))
 
     patch.setattr(internal_topics, "encode_value", encode)
 
@@ -252,7 +252,7 @@ def keep_prepared_moves_no_pair(patch: Any) -> None:
     patch.setattr(
         Coordinator,
         "_keep",
-        lambda self, before, *rest: replace(DONE, producer=before.pair, ongoing=before.pair),
+        lambda self, before, *rest: DONE._replace(producer=before.pair, ongoing=before.pair),
     )
 
 
@@ -397,27 +397,27 @@ def _changes_markers(patch: Any, change: Callable[[Any], Any]) -> None:
 
 @mutant(seed=32)
 def marker_has_a_lower_epoch(patch: Any) -> None:
-    _changes_markers(patch, lambda m: replace(m, producer_epoch=max(0, m.producer_epoch - 1)))
+    _changes_markers(patch, lambda m: m._replace(producer_epoch=max(0, m.producer_epoch - 1)))
 
 
 @mutant(seed=1)
 def marker_has_a_higher_epoch(patch: Any) -> None:
-    _changes_markers(patch, lambda m: replace(m, producer_epoch=m.producer_epoch + 1))
+    _changes_markers(patch, lambda m: m._replace(producer_epoch=m.producer_epoch + 1))
 
 
 @mutant(seed=0)
 def marker_forgets_a_partition(patch: Any) -> None:
-    _changes_markers(patch, lambda m: replace(m, partitions=frozenset(sorted(m.partitions)[1:])))
+    _changes_markers(patch, lambda m: m._replace(partitions=frozenset(sorted(m.partitions)[1:])))
 
 
 @mutant(seed=0)
 def abort_writes_commit_markers(patch: Any) -> None:
-    _changes_markers(patch, lambda m: replace(m, commit=True))
+    _changes_markers(patch, lambda m: m._replace(commit=True))
 
 
 @mutant(seed=0)
 def commit_writes_abort_markers(patch: Any) -> None:
-    _changes_markers(patch, lambda m: replace(m, commit=False))
+    _changes_markers(patch, lambda m: m._replace(commit=False))
 
 
 @mutant(seed=1)
@@ -426,7 +426,7 @@ def fencing_writes_no_markers(patch: Any) -> None:
     patch.setattr(
         Coordinator,
         "_overrule",
-        lambda *arguments: replace(overrule(*arguments), markers=()),
+        lambda *arguments: overrule(*arguments)._replace(markers=()),
     )
 
 
@@ -531,7 +531,7 @@ def two_phase_transaction_is_ended_by_version_1(patch: Any) -> None:
 
     def ended(self: Coordinator, before: Transaction, *rest: Any) -> Any:
         is_ongoing = before.state is TxnState.ONGOING and not before.is_kept
-        return end(self, replace(before, timeout_ms=1) if is_ongoing else before, *rest)
+        return end(self, before._replace(timeout_ms=1) if is_ongoing else before, *rest)
 
     patch.setattr(Coordinator, "_end_v1", ended)
 

@@ -5,8 +5,6 @@ test_worked_examples), T-14 (test_records), T-17 (test_offline_partitions), KAFK
 KAFKA-18660 (test_partitions_of_a_transaction), KAFKA-20310 and KAFKA-20357 (test_end_txn_table).
 """
 
-from dataclasses import replace
-
 import pytest
 
 from dualwrite.broker.transactions.state import (
@@ -220,5 +218,5 @@ def test_illegal_records_are_refused_at_replay(change):
     before = bench.at()
 
     with pytest.raises(IllegalTransition):
-        bench.coordinator.replay(replace(before, **change))
+        bench.coordinator.replay(before._replace(**change))
     assert bench.at() == before

@@ -1,7 +1,5 @@
 """Formats: `__transaction_state` (5.1), hashing (2.12), producer ids, dialects (2.4, 2.8, 2.9)."""
 
-from dataclasses import replace
-
 import pytest
 
 from dualwrite.broker.transactions.dialect import dialect, is_transaction_v2
@@ -72,8 +70,7 @@ def test_value_vectors(transaction, vector):
 
 
 def test_everything_comes_back():
-    full = replace(
-        DUAL,
+    full = DUAL._replace(
         transactional_id="zahlung-ü-😀",
         update_steady_ms=5,
         start_steady_ms=3,
@@ -91,7 +88,7 @@ def test_everything_comes_back():
 @pytest.mark.parametrize("outcome", Outcome)
 @pytest.mark.parametrize("cause", Cause)
 def test_each_outcome_and_cause_comes_back(outcome, cause):
-    record = replace(EMPTY, last_outcome=outcome, last_cause=cause)
+    record = EMPTY._replace(last_outcome=outcome, last_cause=cause)
 
     assert decode_record(encode_key("tx-1"), encode_value(record)) == record
 
