@@ -99,6 +99,7 @@ def run_in_foreground(
     """
     if os.geteuid() == 0:
         log.warning("running as root; a user of its own is safer")
+    _allow_many_files()
     disk, metrics = open_disk(data_dir, settings)
 
     def ready(server: Server) -> None:
