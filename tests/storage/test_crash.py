@@ -80,20 +80,19 @@ def restart(disk, mode, chance):
         disk.crash(None if mode == "nothing" else chance, reorder=mode == "reorder")
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", ["kill", "nothing", "prefix", "reorder"])
 def test_power_loss_at_any_operation(mode, request):
-    is_long = request.config.getoption("--long")
     chance = Random(mode)
-    for seed in range(20 if is_long else 2):
+    for seed in range(40 if request.config.getoption("--long") else 2):
         total = count_operations(seed)
         cases = [(operation, fault) for operation in range(1, total + 1) for fault in STOPS]
-        if not is_long:
-            cases = chance.sample(cases, 60)
-        for operation, fault in cases:
+        for operation, fault in chance.sample(cases, 60):
             say(seed=seed, operation=operation, of=total, fault=fault, mode=mode)
             crash_at(seed, operation, fault, mode)
 
 
+@pytest.mark.timeout(3600)
 def test_power_loss_during_recovery(request):
     seeds = range(300 if request.config.getoption("--long") else 25)
     for seed in seeds:

@@ -102,6 +102,7 @@ def weighted_file(recording, disk, chance):
     return chance.choice(paths)
 
 
+@pytest.mark.timeout(3600)
 def test_a_flipped_bit_is_never_served(recording, request):
     verdicts = {}
     for seed in range(10_000 if request.config.getoption("--long") else 200):
@@ -121,6 +122,7 @@ def test_a_flipped_bit_is_never_served(recording, request):
     )
 
 
+@pytest.mark.timeout(3600)
 def test_a_cut_file_is_never_served(recording, request):
     verdicts = {}
     for seed in range(2_000 if request.config.getoption("--long") else 50):

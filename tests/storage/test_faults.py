@@ -226,6 +226,7 @@ def test_what_a_full_journal_refused_goes_in_later():
     assert state_of(Storage.open(disk, settings, Listener()), Listener()) == before
 
 
+@pytest.mark.timeout(3600)
 def test_full_at_any_operation(request):
     """One write finds no room, all later ones do: nothing is lost and nothing stops."""
     for seed in range(10 if request.config.getoption("--long") else 1):
@@ -252,6 +253,7 @@ def test_full_at_any_operation(request):
             check_recovered(work, position, position)
 
 
+@pytest.mark.timeout(3600)
 def test_a_failed_sync_or_write_ends_it(request):
     """After an input/output error nothing is acknowledged any more, whatever is tried."""
     seed = 3
