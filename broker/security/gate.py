@@ -91,6 +91,20 @@ def _mechanisms(spec: Listener, settings: Settings) -> list[str]:
     return mechanisms
 
 
+class _Handshake(ssl.SSLObject):
+    """A handshake that says why it failed; the event loop closes the connection without a word."""
+
+    def do_handshake(self) -> None:
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError as error:
+            reason = getattr(error, "verify_message", None) or error.reason or str(error)
+            logger.warning("TLS handshake failed reason=%r", reason)
+            raise
+
+
 def server_context(settings: Settings) -> ssl.SSLContext:
     """The TLS side of the listeners: 1.2 or newer, clients' certificates as the settings say."""
     certificate, key = settings["ssl.certificate.location"], settings["ssl.key.location"]
@@ -98,6 +112,7 @@ def server_context(settings: Settings) -> ssl.SSLContext:
         raise SettingError("ssl.certificate.location: a listener with TLS needs a certificate")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.sslobject_class = _Handshake
     try:
         context.load_cert_chain(certificate, key, settings["ssl.key.password"])
     except (OSError, ssl.SSLError) as error:
