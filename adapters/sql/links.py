@@ -5,6 +5,7 @@ its transaction. The async kinds of SQLAlchemy are their sync cores, run inside 
 """
 
 import logging
+import secrets
 import sys
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -169,11 +170,17 @@ class PsycopgLink:
         self._driver = driver
         self._dialect = engine.dialect
         self._wait = wait
+        self._mark = ""
 
     def execute(self, statement: UpdateBase, values: Values) -> tuple[int, Any]:
         compiled = _compiled(statement, self._dialect)
         parameters = compiled.construct_params(dict(values))
-        cursor = self._wait(self._driver.execute(str(compiled), parameters))
+        return self._ask(str(compiled), parameters or {})
+
+    def _ask(self, query: str, values: Values) -> tuple[int, Any]:
+        # The connection may make dicts of its rows.
+        cursor = self._driver.cursor(row_factory=lambda _: tuple)
+        self._wait(cursor.execute(query, values))
         first = self._wait(cursor.fetchone()) if cursor.description else None
         return cursor.rowcount, first[0] if first else None
 
@@ -182,6 +189,18 @@ class PsycopgLink:
             raise ConfigurationError(
                 "the connection is in autocommit mode: every statement is final"
             )
+
+    def mark(self) -> None:
+        """Leave a mark that goes with the transaction: psycopg tells nobody when that ends."""
+        self._mark = secrets.token_hex(8)
+        self._ask("SELECT set_config('dualwrite.block', %(mark)s, true)", {"mark": self._mark})
+
+    def is_marked(self) -> bool:
+        """Whether it is still the transaction that was marked; one that has failed cannot say."""
+        if self.is_doomed():
+            return True
+        _, found = self._ask("SELECT current_setting('dualwrite.block', true)", {})
+        return bool(found == self._mark)
 
     def is_doomed(self) -> bool:
         return int(self._driver.info.transaction_status) == IN_ERROR

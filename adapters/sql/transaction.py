@@ -9,7 +9,7 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
 from dualwrite.adapters.sql.dialect import Failure, SqlDialect
-from dualwrite.adapters.sql.links import Link, OwnLink, SessionLink
+from dualwrite.adapters.sql.links import Link, OwnLink, PsycopgLink, SessionLink
 from dualwrite.errors import ConfigurationError, InvalidTxnState, RetryableError
 from dualwrite.store import CommitUnknown, ResourceName
 
@@ -90,6 +90,8 @@ class SqlTransaction:
         self._watchers.append((opened, rolled_back))
 
     def flush(self) -> None:
+        if isinstance(self._link, PsycopgLink) and not self._link.is_marked():
+            self._was_ended_by_user = True
         if self._is_own and self._link.connection is not None:
             self._dialect.begin_writing(self._link.connection)
         self.link.flush()
@@ -160,6 +162,8 @@ class SqlTransaction:
         if isinstance(self._link, OwnLink):
             self._link.watcher = self  # its connection has listeners already (`Guards`)
             return
+        if isinstance(self._link, PsycopgLink):
+            self._link.mark()
         connection = self._link.connection
         if connection is None:
             return

@@ -91,11 +91,12 @@ def test_callers_connection_is_committed(world):
     world.assert_agree([1])
 
 
-def test_callers_psycopg_connection_is_committed(postgres_world, postgres):
-    import psycopg
+@pytest.mark.parametrize("rows", ["tuple_row", "dict_row"])
+def test_callers_psycopg_connection_is_committed(postgres_world, postgres, rows):
+    import psycopg.rows
 
-    world = postgres_world
-    with world.writer() as dw, psycopg.connect(postgres.dsn) as connection:
+    world, made = postgres_world, getattr(psycopg.rows, rows)
+    with world.writer() as dw, psycopg.connect(postgres.dsn, row_factory=made) as connection:
         with dw.transaction(connection) as tx:
             tx.connection.execute(f"INSERT INTO {world.orders} VALUES (1, 'x')")
             tx.produce(world.topic, key="1", value="x")
