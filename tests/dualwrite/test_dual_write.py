@@ -359,6 +359,25 @@ def test_t14_statement_that_ends_the_transaction_is_refused(world, statement, re
     world.assert_agree([2])
 
 
+@pytest.mark.parametrize("end", ["commit", "rollback", "text"])
+def test_t14_psycopg_connection_that_was_ended_inside_the_block_is_refused(
+    postgres_world, postgres, end
+):
+    """psycopg tells nobody that the transaction has ended; the block must notice by itself."""
+    import psycopg
+
+    world = postgres_world
+    with world.writer() as dw, psycopg.connect(postgres.dsn) as own:
+        with pytest.raises(InvalidTxnState), dw.transaction(own) as tx:
+            tx.produce(world.topic, key="1", value=b"x")
+            own.execute("ROLLBACK") if end == "text" else getattr(own, end)()
+        with dw.transaction(own) as tx, own.transaction():
+            own.execute(f"INSERT INTO {world.orders} VALUES (2, 'x')")
+            tx.produce(world.topic, key="2", value=b"x")
+
+    world.assert_agree([2])
+
+
 def test_t13_session_of_another_database_is_refused(world, tmp_path):
     foreign = create_engine(f"sqlite:///{tmp_path / 'foreign.db'}")
     with world.writer() as dw, Session(foreign) as session:

