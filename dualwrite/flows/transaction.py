@@ -163,6 +163,7 @@ class TransactionFlows:
             limit=TWO_PHASE_INIT,
             at_least=at_least,
             context=f"InitProducerId of {self.transactional_id!r}",
+            fail=verdicts.two_phase_failure if two_phase else verdicts.failure,
         )
         if response.producer_id < 0 or response.producer_epoch < 0:
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR)

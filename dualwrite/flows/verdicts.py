@@ -180,6 +180,16 @@ def failure(judgement: Verdict, code: int, context: str) -> Exception:
     return FatalError(code, context)
 
 
+def two_phase_failure(judgement: Verdict, code: int, context: str) -> Exception:
+    """The same for an InitProducerId with two-phase commit, where one code has two usual reasons."""
+    if code == E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+        context += (
+            " with two-phase commit, which needs transaction.two.phase.commit.enable at the broker"
+            " and the rights Write and TwoPhaseCommit on the id"
+        )
+    return failure(judgement, code, context)
+
+
 def plain_failure(code: int, context: str) -> KafkaError:
     """The exception for a refusal that changes nothing in the client."""
     return ClientError(code, context)

@@ -19,6 +19,7 @@ from dualwrite import (
     TwoPhaseProducer,
 )
 from dualwrite.adapters.sql import SqlStore
+from dualwrite.broker import Broker
 from dualwrite.pytest_plugin import read_topic
 
 INSERT = text("INSERT INTO orders VALUES (:id)")
@@ -187,6 +188,15 @@ def test_wrong_arguments(engine, kind, wrong):
     kind(**right)
     with pytest.raises(ConfigurationError):
         kind(**right | wrong)
+
+
+def test_broker_with_two_phase_commit_switched_off_is_an_error(engine):
+    """Nobody falls back silently where the broker could but may not; the error names the switch."""
+    with Broker(transaction_two_phase_commit_enable=False) as broker:
+        config = {"bootstrap.servers": broker.bootstrap_servers}
+        dw = DualWriter(config, store=SqlStore(engine), app="orders", slots=1)
+        with pytest.raises(ConfigurationError, match=r"transaction\.two\.phase\.commit\.enable"):
+            dw.open()
 
 
 def test_closed_writer_is_refused(engine):
