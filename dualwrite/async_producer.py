@@ -86,13 +86,15 @@ class AsyncTwoPhaseProducer:
             flows.states.require("produce")
             if topic not in flows.cluster.topics:
                 await self._run_held("produce_batch", flows.know_topic(topic))
-            while taken := flows.sender.put_rows(
-                topic, remaining, partition, int(time.time() * 1000), time.monotonic() * 1000
-            ):
+            while True:
+                taken, is_due = flows.sender.put_rows(
+                    topic, remaining, partition, int(time.time() * 1000), time.monotonic() * 1000
+                )
                 total += taken
+                if not is_due:
+                    return total
                 await self._run_held("produce_batch", flows.send_full())
                 flows.states.require("produce")
-        return total
 
     async def send_offsets_to_transaction(
         self,
@@ -102,6 +104,9 @@ class AsyncTwoPhaseProducer:
     ) -> None:
         flow = self._flows.send_offsets(by_topic(offsets), GroupMetadata.of(group_metadata))
         await self._run("send_offsets_to_transaction", flow, timeout)
+
+    async def start_prepare(self, timeout: float | None = None) -> PreparedTxnState:
+        return await self._run("start_prepare", self._flows.start_prepare(), timeout)
 
     async def prepare_transaction(self, timeout: float | None = None) -> PreparedTxnState:
         return await self._run_and_tell("prepare_transaction", self._flows.prepare(), timeout)

@@ -136,10 +136,13 @@ class TwoPhaseProducer:
             if topic not in self._topics:
                 self._run("produce_batch", flows.know_topic(topic), None)
             try:
-                while taken := flows.sender.put_rows(
-                    topic, remaining, partition, int(time.time() * 1000), monotonic() * 1000
-                ):
+                while True:
+                    taken, is_due = flows.sender.put_rows(
+                        topic, remaining, partition, int(time.time() * 1000), monotonic() * 1000
+                    )
                     total += taken
+                    if not is_due:
+                        return total
                     self._run("produce_batch", flows.send_full(), None)
                     flows.states.require("produce")
             except Exception:
@@ -147,7 +150,6 @@ class TwoPhaseProducer:
             except BaseException:
                 self._interrupted()
                 raise
-        return total
 
     def produce_encoded(self, topic: str, partition: int, encoded: bytes, count: int) -> None:
         """Put one batch of `count` records, encoded as a batch's body without timestamp deltas.
@@ -187,6 +189,13 @@ class TwoPhaseProducer:
             self._flows.send_offsets(by_topic(offsets), group),
             timeout,
         )
+
+    def start_prepare(self, timeout: float | None = None) -> PreparedTxnState:
+        """Send what is buffered and give the pair that `prepare_transaction` will give.
+
+        Nothing is durable yet: the pair may be written down meanwhile, but not decided.
+        """
+        return self._run("start_prepare", self._flows.start_prepare(), timeout)
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTxnState:
         """Wait until everything is durable in Kafka and leave the outcome open.

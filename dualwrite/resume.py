@@ -41,7 +41,8 @@ class Resume:
     def slot_of(self, kafka_id: str) -> str:
         return kafka_id.rpartition(".")[0]
 
-    def prepare(self, unit: Unit) -> Steps[PreparedTxnState]:
+    def send(self, unit: Unit) -> Steps[PreparedTxnState]:
+        """Send everything and wait for it: how old the transaction is, is judged afterwards."""
         if any(isinstance(entry, ConsumedOffsets) for entry in unit.buffer.entries):
             raise ConfigurationError(
                 "consumed offsets cannot be sent again after a timeout: without KIP-939 keep them"
@@ -52,7 +53,9 @@ class Resume:
         self._around.at("begun")
         yield from send(producer, unit.buffer.entries)
         self._around.at("produced")
-        return (yield from call(producer.flush_transaction))
+        pair = yield from call(producer.flush_transaction)
+        self._around.at("prepared")
+        return pair
 
     def remember(self, unit: Unit) -> Steps[None]:
         store, slot, handle = self._around.store, unit.slot, unit.local.handle
@@ -66,6 +69,10 @@ class Resume:
         name = slot.transactional_id
         yield from call(store.keep_messages, handle, name, unit.state, kept)
         yield from call(store.remember, handle, name, unit.state, slot.fence)
+
+    def prepare(self, unit: Unit) -> Steps[None]:
+        """Everything was acknowledged before the pair was remembered."""
+        yield from ()
 
     def commit(self, slot: Slot, state: PreparedTxnState) -> Steps[None]:
         assert slot.producer is not None
@@ -178,7 +185,7 @@ class Resume:
         unit.buffer.entries += [decode(data) for data in kept]
         unit.opened_at = time.monotonic()
         try:
-            unit.state = yield from self.prepare(unit)
+            unit.state = yield from self.send(unit)
             yield from self.remember(unit)
             yield from call(local.commit)
         except Exception:

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from dualwrite.admin import TransactionDescription
 from dualwrite.content import Row
-from dualwrite.errors import ConfigurationError, Fenced, HeuristicAbort
+from dualwrite.errors import ConfigurationError, Fenced, HeuristicAbort, InvalidTxnState
 from dualwrite.outcome import Finding, examine
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.producer import TwoPhaseProducer
@@ -39,14 +39,15 @@ class TwoPhase:
     def __init__(self, around: Surroundings) -> None:
         self._around = around
 
-    def prepare(self, unit: Unit) -> Steps[PreparedTxnState]:
-        """Send everything and leave the outcome open."""
+    def send(self, unit: Unit) -> Steps[PreparedTxnState]:
+        """Send everything; gives the pair under which it will be prepared."""
         around, producer = self._around, unit.slot.busy()
         yield from call(producer.begin_transaction)
         around.at("begun")
         yield from send(producer, unit.buffer.entries)
+        pair = yield from call(producer.start_prepare)
         around.at("produced")
-        return (yield from call(producer.prepare_transaction))
+        return pair
 
     def remember(self, unit: Unit) -> Steps[None]:
         """Write the state into the local transaction, as its last statement."""
@@ -58,6 +59,15 @@ class TwoPhase:
             unit.state,
             slot.fence,
         )
+
+    def prepare(self, unit: Unit) -> Steps[None]:
+        """Wait until everything that was sent is durable; only the outcome is open then."""
+        producer = unit.slot.producer
+        assert producer is not None
+        prepared = yield from call(producer.prepare_transaction)
+        if prepared != unit.state:
+            raise InvalidTxnState(f"{unit.state} was to be prepared, and {prepared} was")
+        self._around.at("prepared")
 
     def commit(self, slot: Slot, state: PreparedTxnState) -> Steps[None]:
         assert slot.producer is not None

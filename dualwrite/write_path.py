@@ -1,9 +1,11 @@
 """The end of a dual write, in the one order that keeps both sides equal.
 
-    flush the database work -> produce and prepare -> remember the pair, fence-checked, as the last
-    statement -> COMMIT of the database, which decides -> Kafka commit
+    flush the database work -> produce -> remember the pair, fence-checked, as the last statement
+    -> wait until Kafka has everything (prepared) -> COMMIT of the database, which decides
+    -> Kafka commit
 
-Until COMMIT is sent, every exception undoes both sides. From then on only the database's definite
+The pair is known before the records are durable, so the database takes the last statement while
+Kafka takes the records; COMMIT waits for both. Until COMMIT is sent, every exception undoes both sides. From then on only the database's definite
 answer counts. Anything else, KeyboardInterrupt and cancellation among it, is an unknown COMMIT,
 after which nobody may abort before a claim has told the outcome. After the decision nothing is an
 error any more: what Kafka has not acknowledged is pending, and recovery of the slot ends it.
@@ -41,8 +43,9 @@ class Mode(Protocol):
     id_pattern: str
 
     def slot_of(self, kafka_id: str) -> str: ...
-    def prepare(self, unit: Unit) -> Steps[PreparedTxnState]: ...
+    def send(self, unit: Unit) -> Steps[PreparedTxnState]: ...
     def remember(self, unit: Unit) -> Steps[None]: ...
+    def prepare(self, unit: Unit) -> Steps[None]: ...
     def commit(self, slot: Slot, state: PreparedTxnState) -> Steps[None]: ...
     def abort(self, slot: Slot) -> Steps[None]: ...
     def recover(self, slot: Slot) -> Steps[None]: ...
@@ -117,17 +120,20 @@ class WritePath:
             return
         unit.opened_at = time.monotonic()
         with unit.trace.part("prepare", records=len(unit.buffer)):
-            unit.state = yield from self._mode.prepare(unit)
-        around.at("prepared")
+            unit.state = yield from self._mode.send(unit)
+            if unit.state.has_transaction:
+                yield from self._remember(unit)
+            yield from self._mode.prepare(unit)
         if not unit.state.has_transaction:
             unit.slot.is_ready = True
-            return
+
+    def _remember(self, unit: Unit) -> Steps[None]:
         try:
             yield from self._mode.remember(unit)
         except Fenced:
             unit.slot.is_lost = True
             raise
-        around.at("remembered")
+        self._around.at("remembered")
 
     def _decide(self, unit: Unit) -> Steps[None]:
         unit.is_sent = True

@@ -156,8 +156,9 @@ class Sender:
         partition: int,
         timestamp_ms: int,
         now_ms: float,
-    ) -> int:
-        """Add rows until they end or there is something to send; returns how many were taken.
+    ) -> tuple[int, bool]:
+        """Add rows until they end or there is something to send; returns how many were taken, and
+        whether there is something to send.
 
         `rows` is an iterator, so that the caller can go on where this stopped.
         """
@@ -167,8 +168,8 @@ class Sender:
             taken += 1
             stamp_ms = given_ms or timestamp_ms
             if put(topic, key, value, partition, stamp_ms, headers, None, now_ms) or self.is_full:
-                break
-        return taken
+                return taken, True
+        return taken, False
 
     def put_encoded(
         self,

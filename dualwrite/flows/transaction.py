@@ -270,6 +270,24 @@ class TransactionFlows:
         yield from self._drain_cleanly()
         return self.pair if self._is_started else PreparedTxnState.NONE
 
+    def start_prepare(self) -> Flow[PreparedTxnState]:
+        """Send everything, wait for no answer; gives the pair that `prepare` will give.
+
+        A pair does not change inside a transaction, so it can be written down while the records
+        are under way.
+        """
+        self.states.require("prepare_transaction")
+        self.sender.is_flushing = True
+        try:
+            yield from self._maintain()
+            actions = self.sender.work(self.cluster.now_ms)
+        finally:
+            self.sender.is_flushing = False
+        if actions:
+            yield from self.cluster.wait(actions, self.cluster.now_ms)
+        is_empty = not (self._is_started or self.sender.outstanding)
+        return PreparedTxnState.NONE if is_empty else self.pair
+
     def prepare(self) -> Flow[PreparedTxnState]:
         """Everything is acknowledged, hence durable; from now on only the outcome is open.
 

@@ -282,6 +282,36 @@ def test_preparing_an_empty_transaction_gives_the_empty_state_and_ends_it():
     assert script.names() == ["InitProducerId"]
 
 
+def test_the_pair_is_known_while_the_records_are_under_way():
+    script = ScriptedCluster()
+    flows = in_transaction(script, two_phase=True)
+
+    pair = script.run(flows, flows.start_prepare())
+
+    assert script.names() == ["InitProducerId", "Produce"]
+    assert flows.states.state is State.IN_TRANSACTION
+    assert script.run(flows, flows.prepare()) == pair == PreparedTxnState(7, 1)
+    assert script.names() == ["InitProducerId", "Produce"]
+
+
+def test_an_empty_transaction_has_no_pair_to_write_down():
+    script = ScriptedCluster()
+    flows = started(script, two_phase=True)
+    flows.begin()
+
+    assert not script.run(flows, flows.start_prepare()).has_transaction
+    assert not script.run(flows, flows.prepare()).has_transaction
+
+
+def test_records_that_could_not_be_sent_yet_have_their_pair_all_the_same():
+    script = ScriptedCluster()
+    flows = in_transaction(script, two_phase=True)
+    flows.cluster.forget_links(ConnectionResetError())
+
+    assert script.run(flows, flows.start_prepare()) == PreparedTxnState(7, 1)
+    assert script.run(flows, flows.prepare()) == PreparedTxnState(7, 1)
+
+
 def test_a_transaction_with_only_offsets_is_not_empty():
     script = ScriptedCluster()
     flows = started(script, two_phase=True)

@@ -4,6 +4,9 @@ C0 before init, C1 init replied, C2 BEGIN, C3 data flushed, C4 Kafka transaction
 sent, C6 first acknowledgement, C7 prepared, C8 state written, C9 COMMIT sent, C10 COMMIT durable,
 C11 EndTxn sent, C12 EndTxn acknowledged. R1 claim committed, R2 init(keep) replied, R3 state read
 again, R4 EndTxn sent.
+
+The state is written while the records are under way, so C8 comes before C6 and C7: at C8 the
+records may be durable or not, at C7 they are, and the state is written too.
 """
 
 import socket

@@ -109,7 +109,7 @@ def run_recovery_case(case, broker, nursery, tmp_path, point, who, left_at):
     judge(case, expected_first=left_at in DECIDED)
 
 
-@pytest.mark.parametrize("left_at", ["C8", "C10"])
+@pytest.mark.parametrize("left_at", ["C7", "C10"])
 @pytest.mark.parametrize("who", VICTIMS)
 @pytest.mark.parametrize("point", RECOVERY_POINTS)
 @pytest.mark.parametrize("case", SQL, indirect=True)

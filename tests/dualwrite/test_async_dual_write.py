@@ -111,9 +111,9 @@ def test_slots_limit_open_transactions(sqlite_world):
 
 
 # The steps of the exit path, with what a cancellation there must lead to.
-BEFORE_COMMIT = ["flushed", "begun", "produced", "prepared"]
-# Between the state write and COMMIT the loop does not turn: a cancellation there comes too late.
-FROM_COMMIT_ON = ["remembered", "committing", "committed", "completed"]
+BEFORE_COMMIT = ["flushed", "begun", "produced"]
+# Between prepare and COMMIT the loop does not turn: a cancellation there comes too late.
+FROM_COMMIT_ON = ["prepared", "committing", "committed", "completed"]
 
 
 @pytest.mark.parametrize("step", BEFORE_COMMIT)
@@ -130,6 +130,17 @@ def test_cancellation_from_commit_on_lets_both_commit(world, step):
 
     assert (outcome.database, outcome.kafka) == ("committed", "committed")
     world.assert_agree([1, 2])
+
+
+def test_cancellation_while_kafka_may_have_answered_keeps_both_sides_equal(world):
+    """After the state write the loop turns only if Kafka's answer is not there yet."""
+    outcome = cancel_at(world, "remembered")
+
+    if outcome.database == "committed":
+        assert outcome.kafka == "committed"
+        world.assert_agree([1, 2])
+    else:
+        world.assert_agree([2])
 
 
 def cancel_at(world, step):

@@ -267,6 +267,33 @@ def test_t23_broker_that_is_down_fails_fast_and_everything_heals(tmp_path):
         world.close()
 
 
+@pytest.mark.parametrize("step", ["produced", "remembered"])
+def test_broker_that_dies_while_records_and_state_are_under_way_undoes_both(tmp_path, step):
+    """The state is written before the records are acknowledged: COMMIT must wait for them."""
+    quick = {"max.block.ms": 1000, "delivery.timeout.ms": 1000, "request.timeout.ms": 500}
+
+    def on_step(name):
+        if name == step and armed:
+            armed.clear()
+            os.kill(broker.pid, signal.SIGSTOP)
+
+    armed = []
+    with BrokerProcess() as broker:
+        world = World(broker.bootstrap_servers, f"sqlite:///{tmp_path / 'down.db'}")
+        with world.writer(config=quick, lease_seconds=1, slots=1, on_step=on_step) as dw:
+            with dw.transaction() as tx:
+                world.order(tx, 1)
+            armed.append(True)
+            with pytest.raises(RetryableError), dw.transaction() as tx:
+                world.order(tx, 2)
+            assert tx.outcome.database == "rolled_back"
+            assert world.rows() == [1]
+            os.kill(broker.pid, signal.SIGCONT)
+            dw.run(lambda tx: world.order(tx, 3))
+        world.assert_agree([1, 3])
+        world.close()
+
+
 def test_broker_that_dies_after_the_decision_leaves_it_pending_until_it_is_back(tmp_path):
     quick = {"max.block.ms": 1000, "request.timeout.ms": 500}
 
