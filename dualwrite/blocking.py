@@ -28,6 +28,7 @@ from dualwrite.flows.steps import (
     Flow,
     Lost,
     Send,
+    Step,
     Woken,
 )
 from dualwrite.login import new_handshake
@@ -82,13 +83,27 @@ class BlockingDriver:
         self._wires: dict[int, _Wire] = {}
         self._events: list[Event] = []
 
-    def run(self, flow: Flow[T], timeout_ms: float, context: str) -> T:
+    def start(self, flow: Flow[Any]) -> Step | None:
+        """Take a flow to where it waits for the first time; None if it never does.
+
+        `run` then takes it to its end, from the step that is returned.
+        """
+        self._cluster.now_ms = now_ms = monotonic_ms()
+        try:
+            step = next(flow)
+        except StopIteration:
+            return None
+        for action in step.actions:
+            self._act(action, now_ms)
+        return Step([], step.until_ms)
+
+    def run(self, flow: Flow[T], timeout_ms: float, context: str, reached: Step | None = None) -> T:
         """Run a flow to its end; `KafkaTimeout` when the time is over."""
         now_ms = monotonic_ms()
         deadline_ms = now_ms + timeout_ms
         self._cluster.now_ms = now_ms
         try:
-            step = next(flow)
+            step = next(flow) if reached is None else reached
             while True:
                 for action in step.actions:
                     self._act(action, now_ms)

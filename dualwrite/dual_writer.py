@@ -13,11 +13,9 @@ a writer; each transaction belongs to one thread. A block inside another one joi
 
 import contextvars
 import logging
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -26,6 +24,7 @@ from dualwrite.kafka_access import KafkaAccess
 from dualwrite.owner import Owner
 from dualwrite.retries import ATTEMPTS, retry
 from dualwrite.slot_pool import Slot
+from dualwrite.slot_queue import SlotQueue
 from dualwrite.steps import run
 from dualwrite.store import Store, check_store
 from dualwrite.surroundings import Surroundings
@@ -41,6 +40,9 @@ logger = logging.getLogger("dualwrite.writer")
 IDLE_SECONDS_MAX = 86_400
 """A slot that was idle for longer is recovered before its next use: a coordinator forgets ids that
 are not used for seven days (`transactional.id.expiration.ms`)."""
+
+COLLECT_SECONDS = 0.02
+"""After so long a Kafka commit in the background is looked after, if no writer came for its slot."""
 
 _current: "contextvars.ContextVar[Transaction | None]" = contextvars.ContextVar(
     "dualwrite_transaction", default=None
@@ -226,11 +228,11 @@ class DualWriter:
 
 
 class _Opened:
-    """What exists between `open` and `close`: slots, lease, two threads."""
+    """What exists between `open` and `close`: slots, lease, a few threads."""
 
     def __init__(self, settings: WriterSettings, store: Store) -> None:
         self._settings = settings
-        self._ready: queue.LifoQueue[Slot] = queue.LifoQueue()
+        self._slots = SlotQueue()
         owner = Owner.of_this_process(settings.instance)
         self._kafka = KafkaAccess(settings)
         self._around = Surroundings(
@@ -247,7 +249,6 @@ class _Opened:
         self._stopping = threading.Event()
         self._wake = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._background: ThreadPoolExecutor | None = None
 
     def start(self) -> None:
         try:
@@ -257,20 +258,21 @@ class _Opened:
             self._kafka.close()
             raise
         self.path = WritePath(self._around, self.upkeep.mode)
+        works = {"renewal": self._renew, "upkeep": self._keep_up}
         if self._settings.kafka_commit == "background":
-            self._background = ThreadPoolExecutor(self._settings.slots, "dualwrite-commit")
-        for name, work in (("renewal", self._renew), ("upkeep", self._keep_up)):
+            works["commit"] = self._collect
+        for name, work in works.items():
             thread = threading.Thread(target=work, name=f"dualwrite-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self) -> None:
-        if self._background is not None:
-            self._background.shutdown(wait=True)
         self._stopping.set()
         self._wake.set()
+        self._slots.has_ending.set()
         for thread in self._threads:
             thread.join()
+        self._finish_all()
         run(self.upkeep.close())
         self._kafka.close()
 
@@ -292,9 +294,11 @@ class _Opened:
         is_handed_over = False
         try:
             outcome = run(self.path.commit(unit))
-            if outcome.kafka == "pending":
-                is_handed_over = self._finish_later(unit)
-            if not is_handed_over:
+            if outcome.kafka == "pending" and self._is_left_to_others():
+                run(self.path.start_finish(unit))
+                self._slots.put_ending(unit)
+                is_handed_over = True
+            else:
                 run(self.path.finish(unit))
         finally:
             if not is_handed_over:
@@ -307,13 +311,17 @@ class _Opened:
             self.give_back(unit.slot)
 
     def take(self) -> Slot:
-        try:
-            slot = self._ready.get(timeout=self._settings.slot_timeout)
-        except queue.Empty:
-            raise RetryableError(
-                f"no slot of app {self._settings.app} became free within"
-                f" {self._settings.slot_timeout} s (slots={self._settings.slots})"
-            ) from None
+        deadline = time.monotonic() + self._settings.slot_timeout
+        while True:
+            slot = self._slots.take(max(0.0, deadline - time.monotonic()))
+            if slot is None:
+                raise RetryableError(
+                    f"no slot of app {self._settings.app} became free within"
+                    f" {self._settings.slot_timeout} s (slots={self._settings.slots})"
+                )
+            if isinstance(slot, Slot):
+                break
+            self._finish(slot)
         self.upkeep.pool.lend(slot)
         if time.monotonic() - slot.used_at > IDLE_SECONDS_MAX:
             self._refresh(slot)
@@ -327,14 +335,21 @@ class _Opened:
             slot.is_ready = False
             self._wake.set()
 
-    def _finish_later(self, unit: Unit) -> bool:
-        if self._background is None:
-            return False
-        try:
-            self._background.submit(self._finish, unit)
-        except RuntimeError:
-            return False  # the writer is being closed
-        return True
+    def _is_left_to_others(self) -> bool:
+        """Whether the answer to a Kafka commit is for the slot's next user, or the collector."""
+        return self._settings.kafka_commit == "background" and not self._stopping.is_set()
+
+    def _collect(self) -> None:
+        """Take in the answers for which no writer comes."""
+        while not self._stopping.is_set():
+            self._slots.has_ending.wait()
+            self._stopping.wait(COLLECT_SECONDS)
+            self._slots.has_ending.clear()
+            self._finish_all()
+
+    def _finish_all(self) -> None:
+        while unit := self._slots.take_ending():
+            self._finish(unit)
 
     def _finish(self, unit: Unit) -> None:
         try:
@@ -352,7 +367,7 @@ class _Opened:
 
     def _give(self, slot: Slot) -> None:
         slot.used_at = time.monotonic()
-        self._ready.put(slot)
+        self._slots.put(slot)
 
     def _renew(self) -> None:
         while not self._stopping.wait(self._settings.round_seconds):

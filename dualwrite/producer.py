@@ -28,7 +28,7 @@ from dualwrite.delivery import DeliveryCallback
 from dualwrite.errors import DualWriteError
 from dualwrite.failures import KafkaTimeout
 from dualwrite.flows.states import State
-from dualwrite.flows.steps import Flow
+from dualwrite.flows.steps import Flow, Step
 from dualwrite.flows.transaction import Completion, TransactionFlows
 from dualwrite.group_metadata import GroupMetadata
 from dualwrite.offsets import by_topic
@@ -59,6 +59,7 @@ class TwoPhaseProducer:
         self._put = self._flows.sender.put
         self._is_traced = False
         self._wall_clock_ms = 0.0
+        self._started_commit: tuple[Flow[None], Step] | None = None
 
     def init_transactions(
         self, keep_prepared_txn: bool = False, timeout: float | None = None
@@ -226,9 +227,25 @@ class TwoPhaseProducer:
         """
         return self._run_and_tell("flush_transaction", self._flows.flush_transaction(), timeout)
 
+    def start_commit(self) -> None:
+        """Ask for the commit without waiting for the answer, which `commit_transaction` takes."""
+        flow = self._flows.commit()
+        with self._lock:
+            self._states.require_open("start_commit")
+            try:
+                step = self._driver.start(flow)
+            except Exception:
+                raise
+            except BaseException:
+                self._interrupted()
+                raise
+            self._started_commit = None if step is None else (flow, step)
+
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Commit what is open or prepared. A timeout leaves the outcome unknown: call it again."""
-        self._run_and_tell("commit_transaction", self._flows.commit(), timeout)
+        started, self._started_commit = self._started_commit, None
+        flow, reached = started or (self._flows.commit(), None)
+        self._run_and_tell("commit_transaction", flow, timeout, reached)
 
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Abort what is open or prepared; records that wait to be sent are dropped."""
@@ -286,14 +303,16 @@ class TwoPhaseProducer:
                 "close could not abort transactional_id=%s: %s", self._flows.transactional_id, error
             )
 
-    def _run(self, call: str, flow: Flow[T], timeout: float | None) -> T:
+    def _run(
+        self, call: str, flow: Flow[T], timeout: float | None, reached: Step | None = None
+    ) -> T:
         """Run one flow under the lock, so that no other call sees it half done."""
         limit_ms = self._config.block_ms_max if timeout is None else timeout * 1000
         context = f"{call} of {self._flows.transactional_id!r}"
         with self._lock:
             self._flows.states.require_open(call)
             try:
-                return self._driver.run(flow, limit_ms, context)
+                return self._driver.run(flow, limit_ms, context, reached)
             except Exception:
                 raise
             except BaseException:
@@ -302,13 +321,16 @@ class TwoPhaseProducer:
 
     def _interrupted(self) -> None:
         """An interrupt (Ctrl-C) can strike between reading bytes and taking them in."""
+        self._started_commit = None
         self._driver.abandon()
         self._flows.interrupted()
 
-    def _run_and_tell(self, call: str, flow: Flow[T], timeout: float | None) -> T:
+    def _run_and_tell(
+        self, call: str, flow: Flow[T], timeout: float | None, reached: Step | None = None
+    ) -> T:
         try:
             with tracing.span(call, transactional_id=self._flows.transactional_id):
-                return self._run(call, flow, timeout)
+                return self._run(call, flow, timeout, reached)
         finally:
             self._tell_quietly()
 

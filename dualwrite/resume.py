@@ -74,6 +74,10 @@ class Resume:
         """Everything was acknowledged before the pair was remembered."""
         yield from ()
 
+    def start_commit(self, slot: Slot) -> Steps[None]:
+        assert slot.producer is not None
+        yield from call(slot.producer.start_commit)
+
     def commit(self, slot: Slot, state: PreparedTxnState) -> Steps[None]:
         assert slot.producer is not None
         yield from call(slot.producer.commit_transaction)

@@ -126,6 +126,8 @@ class Unit:
     state: PreparedTxnState = PreparedTxnState.NONE
     opened_at: float = 0.0
     """When the Kafka transaction began, by the monotonic clock."""
+    asked_at: float = 0.0
+    """When its commit was asked for without waiting for the answer."""
     is_sent: bool = False
     """COMMIT may have reached the database: from here on the outcome is the database's alone."""
     outcome: Outcome | None = None

@@ -69,9 +69,13 @@ class TwoPhase:
             raise InvalidTxnState(f"{unit.state} was to be prepared, and {prepared} was")
         self._around.at("prepared")
 
+    def start_commit(self, slot: Slot) -> Steps[None]:
+        assert slot.producer is not None
+        yield from call(slot.producer.start_commit)
+
     def commit(self, slot: Slot, state: PreparedTxnState) -> Steps[None]:
         assert slot.producer is not None
-        yield from call(slot.producer.complete_transaction, state)
+        yield from call(slot.producer.commit_transaction)
         slot.is_ready = True
 
     def abort(self, slot: Slot) -> Steps[None]:

@@ -5,10 +5,11 @@
     -> Kafka commit
 
 The pair is known before the records are durable, so the database takes the last statement while
-Kafka takes the records; COMMIT waits for both. Until COMMIT is sent, every exception undoes both sides. From then on only the database's definite
-answer counts. Anything else, KeyboardInterrupt and cancellation among it, is an unknown COMMIT,
-after which nobody may abort before a claim has told the outcome. After the decision nothing is an
-error any more: what Kafka has not acknowledged is pending, and recovery of the slot ends it.
+Kafka takes the records; COMMIT waits for both. Until COMMIT is sent, every exception undoes both
+sides. From then on only the database's definite answer counts. Anything else, KeyboardInterrupt and
+cancellation among it, is an unknown COMMIT, after which nobody may abort before a claim has told the
+outcome. After the decision nothing is an error any more: what Kafka has not acknowledged is pending,
+and recovery of the slot ends it.
 """
 
 import logging
@@ -32,6 +33,8 @@ from dualwrite.surroundings import Surroundings
 from dualwrite.transaction import Outcome, Unit
 from dualwrite.wire.error_codes import ErrorCode
 
+logger = logging.getLogger(__name__)
+
 RESOLVE_PAUSES = (0.1, 0.5, 1.0)
 """Seconds between claims after an unknown COMMIT; each waits, bounded, for the row's lock too."""
 
@@ -46,6 +49,7 @@ class Mode(Protocol):
     def send(self, unit: Unit) -> Steps[PreparedTxnState]: ...
     def remember(self, unit: Unit) -> Steps[None]: ...
     def prepare(self, unit: Unit) -> Steps[None]: ...
+    def start_commit(self, slot: Slot) -> Steps[None]: ...
     def commit(self, slot: Slot, state: PreparedTxnState) -> Steps[None]: ...
     def abort(self, slot: Slot) -> Steps[None]: ...
     def recover(self, slot: Slot) -> Steps[None]: ...
@@ -89,6 +93,14 @@ class WritePath:
         unit.ended("rolled_back", "none")
         unit.trace.end(outcome="rolled_back")
 
+    def start_finish(self, unit: Unit) -> Steps[None]:
+        """Ask Kafka for the commit of what is decided; `finish` then takes the answer."""
+        unit.asked_at = time.monotonic()
+        try:
+            yield from self._mode.start_commit(unit.slot)
+        except Exception as error:  # `finish` asks again, and tells if it fails
+            logger.debug("the Kafka commit could not be asked for", exc_info=error)
+
     def finish(self, unit: Unit) -> Steps[Outcome]:
         """Commit in Kafka what is decided; an error here only means that it takes longer."""
         if unit.require_outcome().kafka != "pending":
@@ -107,7 +119,8 @@ class WritePath:
             unit.trace.end(outcome="pending", slot=name, txn=str(unit.state))
             return unit.require_outcome()
         self._around.at("completed")
-        metrics.window.labels(self._around.app).observe(time.monotonic() - unit.opened_at)
+        closed_at = unit.asked_at or time.monotonic()
+        metrics.window.labels(self._around.app).observe(closed_at - unit.opened_at)
         metrics.transactions.labels(self._around.app, "committed").inc()
         unit.trace.end(outcome="committed", slot=slot.transactional_id, txn=str(unit.state))
         return unit.ended("committed", "committed")

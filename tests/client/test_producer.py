@@ -49,6 +49,44 @@ def test_a_committed_transaction_is_seen_and_an_aborted_one_is_not(config, serve
     assert values(name, servers) == [b"1", b"3"]
 
 
+def test_the_answer_to_a_started_commit_can_be_taken_later(config, servers, name):
+    with start(config) as producer:
+        for value in (b"1", b"2"):
+            producer.begin_transaction()
+            producer.produce(name, value)
+            producer.flush()
+            producer.start_commit()
+            with pytest.raises(InvalidTxnState):
+                producer.begin_transaction()
+            producer.commit_transaction()
+
+    assert values(name, servers) == [b"1", b"2"]
+
+
+def test_a_started_commit_arrives_although_nobody_waits_for_its_answer(config, servers, name):
+    producer = start(config)
+    producer.begin_transaction()
+    producer.produce(name, b"1")
+    producer.flush()
+    producer.start_commit()
+    producer.close()
+
+    with start(config):
+        assert values(name, servers) == [b"1"]
+
+
+def test_a_started_commit_survives_the_loss_of_its_connection(config, servers, name):
+    with start(config) as producer:
+        producer.begin_transaction()
+        producer.produce(name, b"1")
+        producer.flush()
+        producer._driver.abandon()
+        producer.start_commit()
+        producer.commit_transaction()
+
+    assert values(name, servers) == [b"1"]
+
+
 def test_a_record_arrives_as_it_was_given(config, servers, name):
     with start(config) as producer:
         producer.begin_transaction()

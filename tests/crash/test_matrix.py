@@ -16,13 +16,13 @@ VICTIMS = ["client", "broker", "both"]
 LATE_POINTS = ["C7", "C8", "C9", "C10", "C11", "C12"]
 
 
-def crash(case, broker, nursery, folder, point, who, *, writes=True, may_miss=False):
+def crash(case, broker, nursery, folder, point, who, *, may_miss=False, **options):
     """Take a victim to its point and let happen what the case says; give what it reported.
 
     With `may_miss` it may also end without having come to its point.
     """
     folder.mkdir()
-    victim = nursery.start(case, point, folder, writes=writes)
+    victim = nursery.start(case, point, folder, **options)
     wait_until(lambda: victim.has_reached() or victim.is_over())
     if victim.is_over():
         victim.wait()
@@ -53,9 +53,9 @@ def expected_after(point, who, result):
     return point in DECIDED
 
 
-def run_write_case(case, broker, nursery, tmp_path, point, who):
+def run_write_case(case, broker, nursery, tmp_path, point, who, **options):
     create(case)
-    result = crash(case, broker, nursery, tmp_path / "victim", point, who)
+    result = crash(case, broker, nursery, tmp_path / "victim", point, who, **options)
     if who == "broker" and point in DECIDED:
         assert result.startswith("committed")
     judge(case, expected_after(point, who, result))
@@ -66,6 +66,15 @@ def run_write_case(case, broker, nursery, tmp_path, point, who):
 @pytest.mark.parametrize("case", SQL, indirect=True)
 def test_crash_of_a_write_to_sql(case, broker, nursery, tmp_path, point, who):
     run_write_case(case, broker, nursery, tmp_path, point, who)
+
+
+@pytest.mark.parametrize("who", VICTIMS)
+@pytest.mark.parametrize("point", DECIDED)
+@pytest.mark.parametrize("case", SQL, indirect=True)
+def test_crash_of_a_write_whose_kafka_commit_is_in_the_background(
+    case, broker, nursery, tmp_path, point, who
+):
+    run_write_case(case, broker, nursery, tmp_path, point, who, kafka_commit="background")
 
 
 @pytest.mark.parametrize("who", VICTIMS)

@@ -66,13 +66,13 @@ class Nursery:
             text=True,
         )
 
-    def start(self, case, point, folder, *, writes=True, lease_seconds=600):
+    def start(self, case, point, folder, *, writes=True, **options):
         job = {
             "case": case.to_json(),
             "point": point,
             "folder": str(folder),
             "writes": writes,
-            "lease_seconds": lease_seconds,
+            "options": options,
         }
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
@@ -131,7 +131,7 @@ def work(job, case, point, folder):
     if point in SENT:
         watch_sockets(point, reach)
     place = case.place
-    with case.writer(place, on_step=on_step, lease_seconds=job["lease_seconds"]) as dw:
+    with case.writer(place, on_step=on_step, **job["options"]) as dw:
         if not job["writes"]:
             return "recovered"
         is_writing.append(True)

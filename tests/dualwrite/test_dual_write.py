@@ -16,6 +16,7 @@ from dualwrite import (
     TransactionAdmin,
 )
 from dualwrite.adapters.sql import SqlStore
+from tests.dualwrite.waiting import wait_until
 from tests.dualwrite.world import read_committed, topics
 
 
@@ -329,6 +330,51 @@ def test_background_kafka_commit_returns_at_the_decision(world):
             assert tx.outcome.kafka in ("pending", "committed")
 
     world.assert_agree(range(5))
+
+
+def test_background_kafka_commit_is_taken_in_although_nobody_writes_on(world):
+    with world.writer(kafka_commit="background") as dw:
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+        wait_until(lambda: tx.outcome.kafka == "committed")
+
+    world.assert_agree([1])
+
+
+def test_background_kafka_commit_ends_before_its_slot_is_used_again(world):
+    with world.writer(kafka_commit="background", slots=1) as dw:
+        written = []
+        for number in range(20):
+            with dw.transaction() as tx:
+                assert [tx.outcome.kafka for tx in written] == ["committed"] * number
+                world.order(tx, number)
+            written.append(tx)
+
+    world.assert_agree(range(20))
+
+
+def test_threads_share_a_writer_whose_kafka_commits_are_in_the_background(world):
+    def write(first):
+        for number in range(first, first + 5):
+            dw.run(lambda tx, number=number: world.order(tx, number), attempts=10)
+
+    with world.writer(kafka_commit="background", slots=2) as dw:
+        threads = [threading.Thread(target=write, args=(start,)) for start in (0, 10, 20, 30)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    world.assert_agree([start + n for start in (0, 10, 20, 30) for n in range(5)])
+
+
+def test_background_kafka_commit_works_in_resume_mode(world):
+    with world.writer(kafka_commit="background", mode="resume", slots=1) as dw:
+        for number in range(3):
+            with dw.transaction() as tx:
+                world.order(tx, number)
+
+    world.assert_agree(range(3))
 
 
 def test_t14_autocommit_connection_is_refused(world):

@@ -201,15 +201,18 @@ def test_interruption_before_commit_undoes_both(world, step):
     world.assert_agree([2])
 
 
-@pytest.mark.parametrize("step", ["committed", "completed"])
-def test_interruption_after_the_decision_does_not_undo_it(world, step):
+@pytest.mark.parametrize(
+    ("step", "kafka_commit"),
+    [("committed", "wait"), ("completed", "wait"), ("committed", "background")],
+)
+def test_interruption_after_the_decision_does_not_undo_it(world, step, kafka_commit):
     def on_step(name):
         if name == step and armed:
             armed.clear()
             raise KeyboardInterrupt
 
     armed = []
-    with world.writer(on_step=on_step) as dw:
+    with world.writer(on_step=on_step, kafka_commit=kafka_commit) as dw:
         armed.append(True)
         with pytest.raises(KeyboardInterrupt), dw.transaction() as tx:
             world.order(tx, 1)
@@ -267,17 +270,18 @@ def test_t23_broker_that_is_down_fails_fast_and_everything_heals(tmp_path):
         world.close()
 
 
-@pytest.mark.parametrize("step", ["produced", "remembered"])
-def test_broker_that_dies_while_records_and_state_are_under_way_undoes_both(tmp_path, step):
+def test_broker_that_stops_while_records_and_state_are_under_way_undoes_both(tmp_path):
     """The state is written before the records are acknowledged: COMMIT must wait for them."""
     quick = {"max.block.ms": 1000, "delivery.timeout.ms": 1000, "request.timeout.ms": 500}
 
     def on_step(name):
-        if name == step and armed:
+        if name == "begun" and armed:
             armed.clear()
+            steps.clear()
             os.kill(broker.pid, signal.SIGSTOP)
+        steps.append(name)
 
-    armed = []
+    armed, steps = [], []
     with BrokerProcess() as broker:
         world = World(broker.bootstrap_servers, f"sqlite:///{tmp_path / 'down.db'}")
         with world.writer(config=quick, lease_seconds=1, slots=1, on_step=on_step) as dw:
@@ -287,6 +291,8 @@ def test_broker_that_dies_while_records_and_state_are_under_way_undoes_both(tmp_
             with pytest.raises(RetryableError), dw.transaction() as tx:
                 world.order(tx, 2)
             assert tx.outcome.database == "rolled_back"
+            assert steps[:3] == ["begun", "produced", "remembered"]
+            assert "committing" not in steps
             assert world.rows() == [1]
             os.kill(broker.pid, signal.SIGCONT)
             dw.run(lambda tx: world.order(tx, 3))
@@ -294,7 +300,10 @@ def test_broker_that_dies_while_records_and_state_are_under_way_undoes_both(tmp_
         world.close()
 
 
-def test_broker_that_dies_after_the_decision_leaves_it_pending_until_it_is_back(tmp_path):
+@pytest.mark.parametrize("kafka_commit", ["wait", "background"])
+def test_broker_that_dies_after_the_decision_leaves_it_pending_until_it_is_back(
+    tmp_path, kafka_commit
+):
     quick = {"max.block.ms": 1000, "request.timeout.ms": 500}
 
     def on_step(name):
@@ -303,7 +312,8 @@ def test_broker_that_dies_after_the_decision_leaves_it_pending_until_it_is_back(
 
     with BrokerProcess() as broker:
         world = World(broker.bootstrap_servers, f"sqlite:///{tmp_path / 'down.db'}")
-        with world.writer(config=quick, lease_seconds=1, slots=1, on_step=on_step) as dw:
+        options = {"lease_seconds": 1, "slots": 1, "kafka_commit": kafka_commit}
+        with world.writer(config=quick, on_step=on_step, **options) as dw:
             with dw.transaction() as tx:
                 world.order(tx, 1)
             assert (tx.outcome.database, tx.outcome.kafka) == ("committed", "pending")
