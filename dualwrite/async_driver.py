@@ -96,6 +96,8 @@ class AsyncDriver:
         self._opening: dict[int, asyncio.Task[None]] = {}
         self._events: list[Event] = []
         self._waker: asyncio.Future[None] | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = FOREVER
         self.lock = asyncio.Lock()
 
     async def run(self, flow: Flow[T], timeout_ms: float, context: str) -> T:
@@ -129,6 +131,8 @@ class AsyncDriver:
 
     async def close(self) -> None:
         """Close every connection and wait until the loop has let go of them."""
+        if self._alarm is not None:
+            self._alarm.cancel()
         opening, wires = list(self._opening.values()), list(self._wires.values())
         for task in opening:
             task.cancel()
@@ -177,8 +181,7 @@ class AsyncDriver:
 
     def happened(self, events: list[Event]) -> None:
         self._events += events
-        if self._waker is not None:
-            _wake(self._waker)
+        self._wake()
 
     def lost(self, wire: _Wire, error: Exception) -> None:
         if self._wires.get(wire.link.node) is wire:
@@ -197,6 +200,8 @@ class AsyncDriver:
             await asyncio.sleep(0)
         else:
             await self._sleep((limit_ms - now_ms) / 1000)
+        if self._events:
+            return
         now_ms = _now_ms()
         for wire in list(self._wires.values()):
             if wire.overdue_ms() <= now_ms:
@@ -206,17 +211,27 @@ class AsyncDriver:
     async def _sleep(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         waker = self._waker = loop.create_future()
-        timer = None
         if seconds < FOREVER:
-            timer = loop.call_later(seconds, _wake, waker)
+            self._set_alarm(loop, loop.time() + seconds)
         try:
             await waker
         finally:
             self._waker = None
-            if timer is not None:
-                timer.cancel()
 
+    def _set_alarm(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
+        """Be woken at the time, or earlier: most waits are over long before their limit, and an
+        alarm that stays for the next one is cheaper than one for each."""
+        if self._alarm_at <= at:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = loop.call_at(at, self._ring)
 
-def _wake(waker: asyncio.Future[None]) -> None:
-    if not waker.done():
-        waker.set_result(None)
+    def _ring(self) -> None:
+        self._alarm_at = FOREVER
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waker is not None and not self._waker.done():
+            self._waker.set_result(None)

@@ -220,9 +220,11 @@ class BlockingDriver:
             if timeout:
                 time.sleep(timeout)
             return
-        for key, mask in self._selector.select(timeout):
+        ready = self._selector.select(timeout)
+        for key, mask in ready:
             self._ready(key.data, mask)
-        self._check_deadlines()
+        if not (ready and timeout):
+            self._check_deadlines()
 
     def _deadline(self, wire: _Wire) -> float:
         oldest = wire.link.deadline_ms()

@@ -11,7 +11,7 @@ database's, and whoever collects spans must not be able to decide about data.
 import logging
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 from dualwrite.content import HeadersGiven, as_headers
@@ -20,6 +20,7 @@ from dualwrite.wire.records import Headers
 logger = logging.getLogger(__name__)
 
 _KAFKA: Final = {"messaging.system": "kafka"}
+_UNTRACED: Final = nullcontext()
 
 
 def is_on() -> bool:
@@ -42,14 +43,11 @@ class Trace:
     def __init__(self) -> None:
         self._span = _start("dual write", None, {}) if is_on() else None
 
-    @contextmanager
-    def part(self, name: str, **attributes: str | int) -> Iterator[None]:
+    def part(self, name: str, **attributes: str | int) -> AbstractContextManager[None]:
         """A part of the dual write; what runs inside sees it as the current span."""
         if self._span is None:
-            yield
-            return
-        with _current(name, self._span, attributes):
-            yield
+            return _UNTRACED
+        return _current(name, self._span, attributes)
 
     def carry(self, headers: HeadersGiven) -> HeadersGiven:
         """The headers of a record with this span's context added."""
@@ -74,14 +72,9 @@ def carry(headers: Headers | None) -> Headers | None:
     return headers
 
 
-@contextmanager
-def span(name: str, **attributes: str) -> Iterator[None]:
+def span(name: str, **attributes: str) -> AbstractContextManager[None]:
     """One call of a producer."""
-    if not is_on():
-        yield
-        return
-    with _current(name, None, attributes):
-        yield
+    return _current(name, None, attributes) if is_on() else _UNTRACED
 
 
 @contextmanager

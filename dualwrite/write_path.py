@@ -61,6 +61,9 @@ class WritePath:
     def __init__(self, around: Surroundings, mode: Mode) -> None:
         self._around = around
         self._mode = mode
+        # Looking a metric up by its labels costs more than counting.
+        self._window = metrics.window.labels(around.app)
+        self._committed_count = metrics.transactions.labels(around.app, "committed")
 
     def commit(self, unit: Unit) -> Steps[Outcome]:
         """Carry the unit to the decision. A `pending` outcome is then to be finished."""
@@ -120,8 +123,8 @@ class WritePath:
             return unit.require_outcome()
         self._around.at("completed")
         closed_at = unit.asked_at or time.monotonic()
-        metrics.window.labels(self._around.app).observe(closed_at - unit.opened_at)
-        metrics.transactions.labels(self._around.app, "committed").inc()
+        self._window.observe(closed_at - unit.opened_at)
+        self._committed_count.inc()
         unit.trace.end(outcome="committed", slot=slot.transactional_id, txn=str(unit.state))
         return unit.ended("committed", "committed")
 

@@ -9,7 +9,7 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection, Dialect, Engine
 from sqlalchemy.orm import Session
@@ -105,11 +105,11 @@ class OwnLink(ConnectionLink):
     def execute(self, statement: UpdateBase, values: Values) -> tuple[int, Any]:
         """Run it by the driver's own cursor: the transaction was begun when the link was made, and
         SQLAlchemy's way costs more than the database takes for the statement."""
-        text, parameters = _driver_form(statement, self.connection.dialect)
+        form = _driver_form(statement, self.connection.dialect)
         cursor = self.connection.connection.cursor()
         try:
-            cursor.execute(text, parameters(values))
-            first = cursor.fetchone() if cursor.description else None
+            cursor.execute(form.text, form.parameters(values))
+            first = cursor.fetchone() if form.is_returning else None
             return cursor.rowcount, first[0] if first else None
         finally:
             cursor.close()
@@ -186,8 +186,8 @@ class PsycopgLink:
         self._mark = ""
 
     def execute(self, statement: UpdateBase, values: Values) -> tuple[int, Any]:
-        text, parameters = _driver_form(statement, self._dialect)
-        return self._ask(text, parameters(values))
+        form = _driver_form(statement, self._dialect)
+        return self._ask(form.text, form.parameters(values))
 
     def _ask(self, query: str, values: Any) -> tuple[int, Any]:
         # The connection may make dicts of its rows.
@@ -230,26 +230,31 @@ class PsycopgLink:
         self._wait(self._driver.close())
 
 
-@lru_cache(maxsize=16)
-def _driver_form(
-    statement: UpdateBase, dialect: Dialect
-) -> tuple[str, Callable[[Values], Values | Sequence[object]]]:
-    """A statement as the driver takes it: its text, and what makes parameters of values.
+class _DriverForm(NamedTuple):
+    """A statement as the driver takes it."""
 
-    The store makes its statements once, so that they are compiled once too.
-    """
+    text: str
+    parameters: Callable[[Values], Values | Sequence[object]]
+    is_returning: bool
+
+
+@lru_cache(maxsize=16)
+def _driver_form(statement: UpdateBase, dialect: Dialect) -> _DriverForm:
+    """The store makes its statements once, so that they are compiled once too."""
     compiled = statement.compile(dialect=dialect)
     assert isinstance(compiled, SQLCompiler)
     constants = {name: value for name, value in compiled.params.items() if value is not None}
     order = compiled.positiontup
-    if not compiled.positional or order is None:
-        return compiled.string, lambda values: {**constants, **values}
 
-    def in_order(values: Values) -> Sequence[object]:
-        named = {**constants, **values}
-        return [named[name] for name in order]
+    def by_name(values: Values) -> Values:
+        return {**constants, **values}
 
-    return compiled.string, in_order
+    def by_place(values: Values) -> Sequence[object]:
+        named = by_name(values)
+        return [named[name] for name in order or ()]
+
+    parameters = by_place if compiled.positional else by_name
+    return _DriverForm(compiled.string, parameters, bool(compiled.effective_returning))
 
 
 def link_to(handle: object, engine: Engine, wait: Callable[[Any], Any]) -> Link:

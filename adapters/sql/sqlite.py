@@ -135,11 +135,22 @@ class Sqlite(SqlDialect):
 
 
 def _journal(connection: Connection) -> str:
-    return str(connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()).lower()
+    return str(_pragma(connection, "journal_mode")).lower()
 
 
 def _level(connection: Connection) -> int:
-    return int(connection.exec_driver_sql("PRAGMA synchronous").scalar_one())
+    return int(_pragma(connection, "synchronous"))
+
+
+def _pragma(connection: Connection, name: str) -> Any:
+    """Read a setting by the driver's own cursor: every transaction asks for one."""
+    cursor = connection.connection.cursor()
+    try:
+        cursor.execute(f"PRAGMA {name}")
+        found = cursor.fetchone()
+        return found[0] if found else None
+    finally:
+        cursor.close()
 
 
 def _is_safe(connection: Connection) -> bool:

@@ -103,6 +103,7 @@ class Cluster:
         self._not_before_ms: dict[int, float] = {}
         self._failures: dict[int, int] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
+        self._chosen_versions: dict[tuple[int, int, int, int], int] = {}
         self._features_epoch = -2
         self._finalized: dict[str, int] = {}
 
@@ -121,6 +122,7 @@ class Cluster:
                 self._last_refused = None
                 self._failures.pop(node, None)
                 self.links[node] = offer
+                self._chosen_versions.clear()
                 if offer.features_epoch > self._features_epoch:
                     self._features_epoch = offer.features_epoch
                     self._finalized = dict(offer.finalized)
@@ -182,6 +184,10 @@ class Cluster:
 
     def version(self, link: int, api_key: int, limit: int, at_least: int = 0) -> int:
         """The newest version that both sides speak, not above `limit`."""
+        asked = (link, api_key, limit, at_least)
+        known = self._chosen_versions.get(asked)
+        if known is not None and link in self.links:
+            return known
         ours = schema_of(request_class(api_key)).versions
         low, high = self.links[link].versions.get(api_key, (0, -1))
         chosen = min(high, ours.last, limit)
@@ -190,6 +196,7 @@ class Cluster:
                 f"the broker offers {ApiKey(api_key).name} v{low} to v{high},"
                 f" v{max(ours.first, at_least)} to v{min(ours.last, limit)} is needed"
             )
+        self._chosen_versions[asked] = chosen
         return chosen
 
     def leader(self, topic: str, partition: int) -> int | None:

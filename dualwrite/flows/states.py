@@ -25,6 +25,9 @@ class State(Enum):
     FATAL_ERROR = "failed for good"
     CLOSED = "closed"
 
+    # Enum would hash the name, by a function, each time that a table is asked.
+    __hash__ = object.__hash__
+
 
 _S = State
 
