@@ -10,10 +10,9 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
 from confluent_kafka import Consumer, Producer
@@ -72,6 +71,11 @@ class Visible:
                 if message.error() is None and value is not None:
                     sent = int.from_bytes(value[:8], "big")
                     self._delays_ms.append((time.monotonic_ns() - sent) / 1e6)
+
+    @property
+    def count(self) -> int:
+        """How many messages have become visible so far."""
+        return len(self._delays_ms)
 
     def close(self) -> float:
         """Stop and return the median delay."""
@@ -194,15 +198,13 @@ def _measure(report: Report, name: str, url: str, seconds: float) -> None:
         METADATA.create_all(engine)
         with contextlib.ExitStack() as stack:
             stack.callback(engine.dispose)
-            alone = _both(database_only(engine), seconds)
-            _add(report, section, "database only", alone, None, alone, "")
-            unsafe, delay = _watched(
-                bootstrap, lambda: _both(double_write(engine, bootstrap), seconds)
-            )
-            _add(report, section, "unsafe double write", unsafe, delay, alone, "")
+            alone = _unwatched(database_only(engine), seconds)
+            _add(report, section, "database only", alone, alone, "")
+            unsafe = _watched(bootstrap, double_write(engine, bootstrap), seconds)
+            _add(report, section, "unsafe double write", unsafe, alone, "")
             with poller(engine, bootstrap):
-                boxed, delay = _watched(bootstrap, lambda: _both(outbox(engine), seconds))
-            _add(report, section, "outbox and poller", boxed, delay, alone, "")
+                boxed = _watched(bootstrap, outbox(engine), seconds)
+            _add(report, section, "outbox and poller", boxed, alone, "")
             modes: tuple[tuple[Literal["wait", "background"], str], ...] = (
                 ("wait", "<= 3x"),
                 ("background", "<= 2.2x"),
@@ -213,42 +215,58 @@ def _measure(report: Report, name: str, url: str, seconds: float) -> None:
                     config, store=store, app=f"bench-{mode}", slots=WRITERS, kafka_commit=mode
                 )
                 with writer:
-                    ours, delay = _watched(bootstrap, partial(_both, dual(writer), seconds))
-                _add(report, section, f"dual write, {mode}", ours, delay, alone, goal)
+                    ours = _watched(bootstrap, dual(writer), seconds)
+                _add(report, section, f"dual write, {mode}", ours, alone, goal)
 
 
-def _both(work: Work, seconds: float) -> tuple[Latencies, Latencies]:
-    return timed(work, seconds), timed_in_threads([work] * WRITERS, seconds)
+class Figures(NamedTuple):
+    """What one way of writing reached, alone and with many writers."""
+
+    one: Latencies
+    many: Latencies
+    visible_per_second: float | None = None
+    """Messages of the many writers that became visible while they wrote."""
+    delay_ms: float | None = None
 
 
-def _watched(
-    bootstrap: str, measure: Callable[[], tuple[Latencies, Latencies]]
-) -> tuple[tuple[Latencies, Latencies], float]:
+def _unwatched(work: Work, seconds: float) -> Figures:
+    return Figures(timed(work, seconds), timed_in_threads([work] * WRITERS, seconds))
+
+
+def _watched(bootstrap: str, work: Work, seconds: float) -> Figures:
+    """Measure while somebody reads: what is written faster than it is sent only grows a queue."""
     reader = Visible(bootstrap)
-    figures = measure()
-    return figures, reader.close()
+    one = timed(work, seconds)
+    before, begin = reader.count, time.perf_counter()
+    many = timed_in_threads([work] * WRITERS, seconds)
+    visible = (reader.count - before) / (time.perf_counter() - begin)
+    return Figures(one, many, visible, reader.close())
 
 
 def _add(
     report: Report,
     section: str,
     work: str,
-    figures: tuple[Latencies, Latencies],
-    delay_ms: float | None,
-    alone: tuple[Latencies, Latencies],
+    figures: Figures,
+    alone: Figures,
     goal: str,
 ) -> None:
-    one, many = figures
+    one, many, visible, delay_ms = figures
     against = "database only"
     report.add(
         Row(section=section, work=f"{work}, 1 writer p50", value=one.p50, unit="ms",
-            ratio=one.p50 / alone[0].p50, against=against, goal=goal)
+            ratio=one.p50 / alone.one.p50, against=against, goal=goal)
     )  # fmt: skip
     report.add(
         Row(section=section, work=f"{work}, {WRITERS} writers", value=many.per_second, unit="txn/s",
-            ratio=many.per_second / alone[1].per_second, against=against,
+            ratio=many.per_second / alone.many.per_second, against=against,
             goal=">= 0.5x" if goal else "")
     )  # fmt: skip
+    if visible is not None:
+        report.add(
+            Row(section=section, work=f"{work}, {WRITERS} writers, visible", value=visible,
+                unit="msg/s")
+        )  # fmt: skip
     if delay_ms is not None:
         report.add(
             Row(section=section, work=f"{work}, begin to visible p50", value=delay_ms, unit="ms")
