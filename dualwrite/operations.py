@@ -14,6 +14,7 @@ from dualwrite.errors import DualWriteError
 from dualwrite.explanation import Explanation, explain
 from dualwrite.outcome import decide
 from dualwrite.owner import Owner
+from dualwrite.slot_ids import resumable_id
 from dualwrite.store import Heuristic, Store
 
 __all__ = ["Refusal", "look", "resolve", "slot_of", "terminate"]
@@ -29,9 +30,17 @@ def look(
     store: Store, admin: TransactionAdmin, transactional_id: str
 ) -> tuple[Explanation, TransactionDescription | None]:
     """Say what would be done about an id, and why. Changes nothing."""
-    described = admin.describe_transactions([transactional_id])[transactional_id]
+    described = _describe(admin, transactional_id)
     row = store.row(slot_of(store, transactional_id))
+    if row is not None and (described is None or described.state != "Ongoing"):
+        # In resume mode what the row remembers is under an id of its claim.
+        resumed = _describe(admin, resumable_id(row.transactional_id, row.state_fence))
+        described = resumed or described
     return explain(row, described, Owner.of_this_process().is_gone), described
+
+
+def _describe(admin: TransactionAdmin, transactional_id: str) -> TransactionDescription | None:
+    return admin.describe_transactions([transactional_id])[transactional_id]
 
 
 def resolve(
@@ -64,12 +73,17 @@ def terminate(
     recorded_by: str = "operator",
 ) -> None:
     """Abort what an id has open. Against the database's word only with a reason, written down first."""
-    described = admin.describe_transactions([transactional_id])[transactional_id]
-    if described is None or described.state != "Ongoing":
-        raise Refusal(f"{transactional_id} has nothing open")
-    # After the claim no commit can land any more, so what is read now stays true.
+    _require_open(
+        admin, transactional_id
+    )  # before a claim, which would fence its owner for nothing
     slot = slot_of(store, transactional_id)
     claim = store.claim(slot, owner=recorded_by)
+    # After the claim no commit can land any more, so what is read now stays true.
+    try:
+        described = _require_open(admin, transactional_id)
+    except Refusal:
+        store.release(slot, claim.fence)
+        raise
     if decide(claim.state, described.pair) == "commit":
         if not reason:
             store.release(slot, claim.fence)
@@ -88,6 +102,13 @@ def terminate(
         )
     admin.force_terminate_transaction(transactional_id)
     store.release(slot, claim.fence)
+
+
+def _require_open(admin: TransactionAdmin, transactional_id: str) -> TransactionDescription:
+    described = _describe(admin, transactional_id)
+    if described is None or described.state != "Ongoing":
+        raise Refusal(f"{transactional_id} has nothing open")
+    return described
 
 
 def slot_of(store: Store, transactional_id: str) -> str:

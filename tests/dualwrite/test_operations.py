@@ -1,0 +1,66 @@
+"""What an operator does about one id, while its owner goes on, and in resume mode."""
+
+import pytest
+
+from dualwrite import TransactionAdmin
+from dualwrite.operations import Refusal, look, resolve, terminate
+from tests.dualwrite.crashed import CrashedInstance
+from tests.dualwrite.test_resume import CrashedInResume
+
+
+class OvertakenAdmin(TransactionAdmin):
+    """Its first look at an id is outdated by the time anybody acts on it."""
+
+    def __init__(self, config, meanwhile):
+        super().__init__(config)
+        self._meanwhile = meanwhile
+
+    def describe_transactions(self, ids):
+        found = super().describe_transactions(ids)
+        meanwhile, self._meanwhile = self._meanwhile, lambda: None
+        meanwhile()
+        return found
+
+
+def test_forced_end_is_decided_from_what_is_open_behind_the_claim(sqlite_world):
+    """Between the operator's look and the claim the owner ends one transaction and decides the next."""
+    world = sqlite_world
+    owner = CrashedInstance(world, f"{world.app}-0").prepare(1)
+
+    def go_on():
+        owner.decide()
+        owner.producer.complete_transaction(owner.state)
+        owner.prepare(2).decide()
+
+    config = {"bootstrap.servers": world.bootstrap}
+    with OvertakenAdmin(config, go_on) as admin, pytest.raises(Refusal, match="has committed"):
+        terminate(world.store, admin, owner.transactional_id)
+    owner.die()
+    with world.writer():
+        world.assert_agree([1, 2])
+
+
+def test_forced_end_of_what_has_ended_meanwhile_is_refused(sqlite_world):
+    world = sqlite_world
+    owner = CrashedInstance(world, f"{world.app}-0").prepare(1)
+    config = {"bootstrap.servers": world.bootstrap}
+    end = owner.producer.abort_transaction
+    with OvertakenAdmin(config, end) as admin, pytest.raises(Refusal, match="nothing open"):
+        terminate(world.store, admin, owner.transactional_id)
+    owner.die()
+    assert world.store.row(owner.transactional_id).owner == ""
+
+
+@pytest.mark.parametrize("is_asked_by_slot", [True, False])
+def test_resume_mode_is_explained_and_resolved_by_slot_and_by_id(sqlite_world, is_asked_by_slot):
+    world = sqlite_world
+    crashed = CrashedInResume(world).produce(1).decide().die()
+    name = crashed.slot if is_asked_by_slot else crashed.kafka_id
+    config = {"bootstrap.servers": world.bootstrap}
+    with TransactionAdmin(config) as admin:
+        explanation, described = look(world.store, admin, name)
+        assert explanation.advice == "commit"
+        assert described.transactional_id == crashed.kafka_id
+        assert resolve(config, world.store, explanation, name) == "commit"
+        assert look(world.store, admin, name)[0].advice == "nothing"
+    world.assert_agree([1])
