@@ -1,5 +1,6 @@
 """KIP-939's own recipe with RocksDB: data and state in one synced WriteBatch.
 
+    pip install -e '.[rocksdb]'
     python examples/bare_rocksdb.py
 
 The first order is written as usual. The second writer stops after the batch is durable, before it

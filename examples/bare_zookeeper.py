@@ -1,5 +1,6 @@
 """KIP-939's own recipe with ZooKeeper: data and state in one multi.
 
+    pip install -e '.[zookeeper]'
     python examples/bare_zookeeper.py [HOST:PORT]
 
 Needs a ZooKeeper server, by default at 127.0.0.1:2181; what it writes is removed at the end. The

@@ -1,5 +1,6 @@
 """A web service that writes to a database and to Kafka in each request.
 
+    pip install -e '.[async]' fastapi uvicorn
     DUALWRITE_BOOTSTRAP_SERVERS=127.0.0.1:9092 DATABASE_URL=sqlite:///orders.db \\
         uvicorn --app-dir examples fastapi_app:app
 
