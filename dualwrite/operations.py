@@ -5,7 +5,7 @@ claims the slot first, so that no commit of the database can land any more, and 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from dualwrite import recovery
@@ -15,9 +15,9 @@ from dualwrite.explanation import Explanation, explain
 from dualwrite.outcome import decide
 from dualwrite.owner import Owner
 from dualwrite.slot_ids import resumable_id
-from dualwrite.store import Heuristic, Store
+from dualwrite.store import Heuristic, Store, StoreRow
 
-__all__ = ["Refusal", "look", "resolve", "slot_of", "terminate"]
+__all__ = ["Refusal", "look", "look_at_all", "resolve", "slot_of", "terminate"]
 
 Ended = Literal["commit", "abort", "nothing"]
 
@@ -32,11 +32,33 @@ def look(
     """Say what would be done about an id, and why. Changes nothing."""
     described = _describe(admin, transactional_id)
     row = store.row(slot_of(store, transactional_id))
-    if row is not None and (described is None or described.state != "Ongoing"):
-        # In resume mode what the row remembers is under an id of its claim.
+    if row is not None:
         resumed = _describe(admin, resumable_id(row.transactional_id, row.state_fence))
-        described = resumed or described
+        described = _of_either_mode(described, resumed)
     return explain(row, described, Owner.of_this_process().is_gone), described
+
+
+def look_at_all(rows: Sequence[StoreRow], admin: TransactionAdmin) -> dict[str, Explanation]:
+    """Say what would be done about each row's id. Changes nothing."""
+    resumed = {row: resumable_id(row.transactional_id, row.state_fence) for row in rows}
+    ids = [*(row.transactional_id for row in rows), *resumed.values()]
+    found = admin.describe_transactions(ids) if ids else {}
+    is_gone = Owner.of_this_process().is_gone
+    return {
+        row.transactional_id: explain(
+            row, _of_either_mode(found[row.transactional_id], found[resumed[row]]), is_gone
+        )
+        for row in rows
+    }
+
+
+def _of_either_mode(
+    described: TransactionDescription | None, resumed: TransactionDescription | None
+) -> TransactionDescription | None:
+    """What a row's state is to be compared with; in resume mode that is under an id of its claim."""
+    if described is not None and described.state == "Ongoing":
+        return described
+    return resumed or described
 
 
 def _describe(admin: TransactionAdmin, transactional_id: str) -> TransactionDescription | None:

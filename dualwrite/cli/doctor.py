@@ -147,21 +147,16 @@ def _of_durability(store: "Store") -> Iterator[Check]:
 
 def _of_rows(store: "Store", config: Mapping[str, Any]) -> Iterator[Check]:
     from dualwrite import TransactionAdmin
-    from dualwrite.explanation import explain
-    from dualwrite.owner import Owner
+    from dualwrite.operations import look_at_all
 
     rows = store.rows()
-    is_gone = Owner.of_this_process().is_gone
     with TransactionAdmin(config) as admin:
-        ids = [row.transactional_id for row in rows]
-        described = admin.describe_transactions(ids) if ids else {}
+        explanations = look_at_all(rows, admin)
         cluster = admin.cluster_id()
     yield Check("slots", f"{len(rows)} rows", "ok")
     for difference in bound_elsewhere(rows, cluster):
         yield Check("slots", difference, "bad")
-    for row in rows:
-        name = row.transactional_id
-        explanation = explain(row, described.get(name), is_gone)
+    for name, explanation in explanations.items():
         if explanation.advice in ("commit", "abort"):
             yield Check(name, f"in doubt, recovery would {explanation.advice}", "warn")
         if explanation.advice == "look":

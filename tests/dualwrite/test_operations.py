@@ -3,7 +3,7 @@
 import pytest
 
 from dualwrite import TransactionAdmin
-from dualwrite.operations import Refusal, look, resolve, terminate
+from dualwrite.operations import Refusal, look, look_at_all, resolve, terminate
 from tests.dualwrite.crashed import CrashedInstance
 from tests.dualwrite.test_resume import CrashedInResume
 
@@ -61,6 +61,7 @@ def test_resume_mode_is_explained_and_resolved_by_slot_and_by_id(sqlite_world, i
         explanation, described = look(world.store, admin, name)
         assert explanation.advice == "commit"
         assert described.transactional_id == crashed.kafka_id
+        assert look_at_all(world.store.rows(), admin) == {crashed.slot: explanation}
         assert resolve(config, world.store, explanation, name) == "commit"
         assert look(world.store, admin, name)[0].advice == "nothing"
     world.assert_agree([1])
