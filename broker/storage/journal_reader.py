@@ -13,7 +13,7 @@ Where the chain breaks, three things are possible:
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from crc32c import crc32c
 
@@ -162,22 +162,43 @@ class JournalReader:
 
     def _refuse_damage(self) -> None:
         """Raise if a valid group lies behind the end of the chain."""
-        tip = self.tip
-        for slot in self.slots.values():
-            file = self._disk.open(slot_path(slot.name))
-            data = file.pread(file.size(), 0)
-            file.close()
-            at = data.find(MAGIC_BYTES)
-            while at >= 0:
-                header = parse_header(self._seed, data, at)
-                if (
-                    header is not None
-                    and header.epoch >= tip.epoch
-                    and header.first_position > tip.position + 1
-                ):
-                    assert self._broken_at is not None
-                    raise CorruptJournal(slot_path(self._broken_at[0]), self._broken_at[1])
-                at = data.find(MAGIC_BYTES, at + 1)
+        found = [
+            (header.first_position, slot.name)
+            for slot in self.slots.values()
+            for header in self._groups_behind_the_end(slot)
+        ]
+        if found:
+            raise CorruptJournal(*self._damage(self.slots[min(found)[1]]))
+
+    def _groups_behind_the_end(self, slot: "FoundSlot") -> Iterator[GroupHeader]:
+        file = self._disk.open(slot_path(slot.name))
+        data = file.pread(file.size(), 0)
+        file.close()
+        at = data.find(MAGIC_BYTES)
+        while at >= 0:
+            header = parse_header(self._seed, data, at)
+            if (
+                header is not None
+                and header.epoch >= self.tip.epoch
+                and header.first_position > self.tip.position + 1
+            ):
+                yield header
+            at = data.find(MAGIC_BYTES, at + 1)
+
+    def _damage(self, later: "FoundSlot") -> tuple[str, int]:
+        """Which file is damaged, and where; `later` holds the first group behind what is missing.
+
+        What is missing was either where the chain breaks, or at the beginning of another slot.
+        """
+        assert self._broken_at is not None
+        name, offset = self._broken_at
+        if later.is_unreadable and later.name != name:
+            return slot_path(later.name), 0
+        if not self._current.startswith(MAGIC_BYTES, offset):
+            for slot in self.slots.values():
+                if slot.is_unreadable and slot.name != name:
+                    return slot_path(slot.name), 0
+        return slot_path(name), offset
 
     def _make_durable(self) -> None:
         # After a mere kill the last group may have been read from the page cache. What is built upon
@@ -193,12 +214,15 @@ class JournalReader:
 class FoundSlot:
     """A journal file as recovery finds it."""
 
-    __slots__ = ("epoch", "first", "name", "written")
+    __slots__ = ("epoch", "first", "is_unreadable", "name", "written")
 
-    def __init__(self, name: str, written: int, first: GroupHeader | None) -> None:
+    def __init__(
+        self, name: str, written: int, first: GroupHeader | None, is_unreadable: bool
+    ) -> None:
         self.name = name
         self.written = written
         self.first = first
+        self.is_unreadable = is_unreadable  # it begins with something, but with no group
         self.epoch = first.epoch if first is not None else 0
 
 
@@ -206,8 +230,10 @@ def _list_slots(disk: Disk, seed: int) -> dict[str, FoundSlot]:
     slots = {}
     for name in disk.listdir(JOURNAL_DIR):
         file = disk.open(slot_path(name))
-        first = parse_header(seed, file.pread(HEADER_SIZE, 0), 0)
-        slots[name] = FoundSlot(name, file.size(), first)
+        begin = file.pread(HEADER_SIZE, 0)
+        first = parse_header(seed, begin, 0)
+        is_unreadable = first is None and (len(begin) < HEADER_SIZE or any(begin))
+        slots[name] = FoundSlot(name, file.size(), first, is_unreadable)
         file.close()
     return slots
 

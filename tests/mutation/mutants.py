@@ -162,8 +162,8 @@ MUTANTS = (
     Mutant(
         "a damaged journal is cut off in the middle",
         JOURNAL_READER,
-        "                    and header.first_position > tip.position + 1\n",
-        "                    and False\n",
+        "                and header.first_position > self.tip.position + 1\n",
+        "                and False\n",
         STORAGE_TESTS,
     ),
     Mutant(

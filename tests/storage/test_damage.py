@@ -15,6 +15,7 @@ from dualwrite.broker.storage import (
     Storage,
     StorageSettings,
 )
+from dualwrite.broker.storage.journal_format import HEADER_SIZE
 from tests.storage.workload import SMALL, Listener, Workload, committed_of, say, state_of
 
 
@@ -137,6 +138,37 @@ def test_a_cut_file_is_never_served(recording, request):
         verdicts[found] = verdicts.get(found, 0) + 1
     say(**verdicts)
     assert {"offline", "refused"} <= set(verdicts) <= {"harmless", "offline", "refused", "cut"}
+
+
+def journals(recording):
+    return [path for path in recording.files if path.startswith("journal")]
+
+
+def test_a_damaged_beginning_of_a_journal_file_is_named():
+    """The chain breaks at the end of the file before it, which is sound (flips 1054 and 2419)."""
+    recording = Recording(7, ends_with_checkpoint=False)
+    verdicts = set()
+    for path in journals(recording):
+        for number in range(HEADER_SIZE):
+            disk = recording.copy()
+            disk.contents(path)[number] ^= 1 << number % 8
+            say(path=path, byte=number)
+            verdicts.add(verdict(recording, disk, path))
+    assert "refused" in verdicts
+    assert verdicts <= {"harmless", "refused", "cut"}
+
+
+def test_a_journal_file_that_lost_its_beginning_is_named():
+    recording = Recording(7, ends_with_checkpoint=False)
+    verdicts = set()
+    for path in journals(recording):
+        for size in (1, HEADER_SIZE - 1):
+            disk = recording.copy()
+            del disk.contents(path)[size:]
+            say(path=path, size=size)
+            verdicts.add(verdict(recording, disk, path, is_cut_journal=True))
+    assert "refused" in verdicts
+    assert verdicts <= {"harmless", "refused", "cut"}
 
 
 def test_a_missing_segment_takes_only_its_log_offline(recording):
