@@ -253,14 +253,19 @@ class Server:
 
     def _written(self, group: Group, written: asyncio.Future[None]) -> None:
         self._writing = None
+        now = self.clock.now()
         try:
             written.result()
             self.node.storage.finish_group(group)
-            self.node.release(self.clock.now())
+            self.node.release(now)
         except Exception as error:  # noqa: BLE001
             self._not_flushed(error)
             return
-        self.turn_soon()
+        if self.node.next_deadline_ms() <= now.steady_ms:
+            # Under load the next group waits already, and chores would never have their turn.
+            self._tick()
+        else:
+            self.turn_soon()
 
     def _not_flushed(self, error: Exception) -> None:
         if isinstance(error, DiskFull):
@@ -285,11 +290,13 @@ class Server:
         self._timer = self._loop.call_later(max(delay_ms, 0) / 1000, self._tick)
 
     def _tick(self) -> None:
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self.failed.done():
             return
         if self._writing is not None:
-            return  # chores write too; the timer is set again when the group is written
+            return  # chores write too; they come when the group is written
         before = self.node.storage.position
         try:
             self.node.tick(self.clock.now())

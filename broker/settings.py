@@ -421,7 +421,7 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "checkpoint.journal.bytes",
             "long",
-            256 * 2**20,
+            128 * 2**20,
             "Or after so many bytes.",
             check=_positive,
         ),

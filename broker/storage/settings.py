@@ -34,8 +34,8 @@ class StorageSettings:
     journal_ahead_bytes: int = 256 << 10
     # Held back for ending transactions on a full disk: once in the journal, once for segments.
     reserve_bytes: int = 8 << 20
-    # After this much journal a checkpoint is due.
-    checkpoint_bytes: int = 256 << 20
+    # After this much journal a checkpoint is due: it bounds what a start after a crash replays.
+    checkpoint_bytes: int = 128 << 20
     # The same after this much running time, if anything was written.
     checkpoint_ms: int = 30_000
     # A log's durable bytes stay in memory up to here, all logs' up to the second, before they

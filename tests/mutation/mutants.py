@@ -195,6 +195,13 @@ MUTANTS = (
         ("tests/broker/test_node.py", "tests/broker/test_restart.py"),
     ),
     Mutant(
+        "a busy disk keeps chores from running",
+        "broker/server.py",
+        "if self.node.next_deadline_ms() <= now.steady_ms:",
+        "if False:",
+        ("tests/broker/test_busy_disk.py",),
+    ),
+    Mutant(
         "a jump of the clock deletes old records",
         "broker/storage/retention.py",
         "if last.wall_ms > 0 and not -JUMP_BACK_MS <= drift <= JUMP_FORWARD_MS:",
