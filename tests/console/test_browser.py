@@ -5,14 +5,17 @@ With `CONSOLE_PICTURES=DIR` the pages are kept as pictures.
 """
 
 import os
+import secrets
 import shutil
 import threading
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, Producer
+from sqlalchemy import create_engine, make_url, text
 
 from dualwrite import TwoPhaseProducer
+from dualwrite.adapters.sql import SqlStore
 from tests.console.victim import broker_with_console, kill_writer, make_orders
 
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
@@ -25,6 +28,8 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+NARROW = {"width": 390, "height": 844}
 
 pytestmark = pytest.mark.slow
 
@@ -44,9 +49,25 @@ def browser():
 
 
 @pytest.fixture
-def stuck(tmp_path):
+def url(request, tmp_path):
+    """A database of its own: SQLite's, or PostgreSQL's where a test asks for both."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return f"sqlite:///{tmp_path / 'orders.db'}"
+    server = make_url(request.getfixturevalue("postgres_url"))
+    name = f"console_{secrets.token_hex(4)}"
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return server.set(database=name).render_as_string(hide_password=False)
+
+
+on_both_databases = pytest.mark.parametrize("url", ["sqlite", "postgresql"], indirect=True)
+
+
+@pytest.fixture
+def stuck(tmp_path, url):
     """Order 7 is in the database and prepared in Kafka; whoever wrote it is dead."""
-    url = f"sqlite:///{tmp_path / 'orders.db'}"
     make_orders(url)
     with broker_with_console(tmp_path, url) as broker:
         broker.url = url
@@ -106,9 +127,13 @@ def pictures(page, name):
     folder = os.environ.get("CONSOLE_PICTURES")
     if not folder:
         return
+    wide = page.viewport_size
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         page.screenshot(path=Path(folder) / f"{name}-{scheme}.png")
+        page.set_viewport_size(NARROW)
+        page.screenshot(path=Path(folder) / f"{name}-{scheme}-narrow.png", full_page=True)
+        page.set_viewport_size(wide)
     page.emulate_media(color_scheme="light")
 
 
@@ -130,6 +155,7 @@ def page(browser, stuck):
     context.close()
 
 
+@on_both_databases
 def test_stuck_transaction_is_found_explained_and_resolved(stuck, reader, page):
     reader.wait_for(6)
     page.reload()
@@ -154,6 +180,58 @@ def test_stuck_transaction_is_found_explained_and_resolved(stuck, reader, page):
     assert reader.keys == [1, 2, 3, 4, 5, 6, 7]
     page.get_by_role("link", name="Audit").click()
     assert "done: commit" in page.locator("tbody tr").first.inner_text()
+
+
+@on_both_databases
+def test_forced_end_is_refused_then_written_down_and_readers_move_on(stuck, reader, page):
+    """The database has committed it, so it takes a heuristic decision with a reason."""
+    reader.wait_for(6)
+    page.goto(f"{stuck.address}/transactions")
+    page.get_by_role("link", name="demo-0").click()
+    page.locator("#terminate-id").fill("demo-0")
+    page.get_by_role("button", name="Force-terminate").click()
+    assert "the database has committed" in page.get_by_role("alert").inner_text()
+    pictures(page, "refused")
+    # The refusal has a status of its own, which browsers note; nothing else was noted.
+    assert all("409" in noted for noted in page.violations)
+    page.violations.clear()
+
+    page.get_by_label("even against or without the database's word").check()
+    page.get_by_label("Reason").fill("order 7 was cancelled by telephone")
+    page.locator("#terminate-id").fill("demo-0")
+    page.get_by_role("button", name="Force-terminate").click()
+    assert "done: abort" in page.get_by_role("status").inner_text()
+    assert "order 7 was cancelled by telephone" in page.locator(".verdict").inner_text()
+    pictures(page, "terminated")
+
+    store = SqlStore(engine := create_engine(stuck.url))
+    (forced,) = store.heuristics()
+    engine.dispose()
+    assert (forced.transactional_id, forced.action) == ("demo-0", "abort")
+    assert forced.reason == "order 7 was cancelled by telephone"
+    send(stuck.bootstrap, 8)
+    reader.wait_for(8)
+    assert reader.keys == [1, 2, 3, 4, 5, 6, 8]
+    page.get_by_role("link", name="Audit").click()
+    assert "order 7 was cancelled by telephone" in page.locator("tbody").inner_text()
+    pictures(page, "audit")
+
+
+@pytest.mark.parametrize(
+    "path", ["transactions", "topics", "groups", "audit", "transaction?id=demo-0"]
+)
+def test_no_page_is_wider_than_a_telephone(stuck, page, path):
+    page.set_viewport_size(NARROW)
+    page.goto(f"{stuck.address}/{path}")
+
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= NARROW["width"]
+
+
+def send(bootstrap, key):
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce("orders", key=str(key), value="x", partition=0)
+    assert producer.flush(10) == 0
 
 
 def test_records_show_what_became_of_them(stuck, page):
