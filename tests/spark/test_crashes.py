@@ -178,4 +178,6 @@ def test_drivers_and_executors_that_are_killed(master, faults, faults_folder, na
         )
         conduct(campaign, [[fault] for fault in faults])
 
-        sys.stdout.write(f"{campaign.rows} rows, {campaign.failures} failed runs\n")
+        ids = len(kafka.slot_ids(campaign.servers, name))
+        sys.stdout.write(f"{campaign.rows} rows, {campaign.failures} failed runs, {ids} ids\n")
+        assert ids <= 7 * 4
