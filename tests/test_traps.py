@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-ROWS = re.findall(r"^\| ([PTRSE]-?\d+) \| (.+) \|$", (HERE / "TRAPS.md").read_text(), re.MULTILINE)
+ROWS = re.findall(r"^\| ([PTRSEA]-?\d+) \| (.+) \|$", (HERE / "TRAPS.md").read_text(), re.MULTILINE)
 NAMED = [(trap, name) for trap, cell in ROWS for name in re.findall(r"`([\w/]+\.py::\w+)`", cell)]
 
 
@@ -14,6 +14,7 @@ def test_every_trap_has_a_row():
     wanted = {f"P{n}" for n in range(1, 27)} | {f"T{n}" for n in range(1, 31)}
     wanted |= {f"T-{n}" for n in range(1, 20)} | {f"R{n}" for n in range(1, 19)}
     wanted |= {f"S{n}" for n in range(1, 19)} | {f"E{n}" for n in range(1, 12)}
+    wanted |= {f"A{n}" for n in range(1, 11)}
 
     assert {trap for trap, _ in ROWS} == wanted
 
