@@ -89,7 +89,7 @@ def test_a_principal_may_have_so_many_transactional_ids(crowded):
 
     one_more = Producer(config(crowded, "alice", "a-3") | {"log_level": 0})
     with pytest.raises(KafkaException) as refusal:
-        one_more.init_transactions(20)
+        one_more.init_transactions(2)
     assert refusal.value.args[0].code() == ErrorCode.POLICY_VIOLATION
     Producer(config(crowded, "bob", "b-1")).init_transactions(20)
 
