@@ -78,7 +78,7 @@ def reached(config: Mapping[str, Any]) -> Mapping[str, Any]:
     limit_ms = min(REACH_MS, int(config["max.block.ms"]))
     try:
         with TransactionAdmin({**config, "max.block.ms": limit_ms}) as admin:
-            admin.features()
+            admin.cluster_id()
     except KafkaTimeout as error:
         told = f"no broker answers at {config['bootstrap.servers']} within {limit_ms / 1000:g} s"
         raise Unreachable(f"{told}: {error.last_error or 'silence'}") from error
@@ -107,6 +107,17 @@ def read_properties(path: Path) -> dict[str, str]:
     return found
 
 
+def _file_of(url: str) -> Path | None:
+    """Where a store that lives in a file is; None for one that a server keeps."""
+    scheme, _, rest = url.partition(":")
+    if scheme == "rocksdb":
+        return Path(rest)
+    if scheme.partition("+")[0] == "sqlite" and rest.startswith("///"):
+        path = rest.removeprefix("///").partition("?")[0]
+        return None if path in ("", ":memory:") or path.startswith("file:") else Path(path)
+    return None
+
+
 @contextmanager
 def opened_store(url: str | None, table: str) -> "Iterator[Store]":
     """Open the store that a URL names."""
@@ -114,6 +125,10 @@ def opened_store(url: str | None, table: str) -> "Iterator[Store]":
         raise typer.BadParameter("give --store: without it nobody can know what is decided")
     from dualwrite.recipes.dual_write import store_at
 
+    # Opening would make an empty one, in which nothing is in doubt.
+    file = _file_of(url)
+    if file is not None and not file.exists():
+        raise typer.BadParameter(f"--store: there is nothing at {file}")
     try:
         store = store_at(url, table)
     except ConfigurationError as error:

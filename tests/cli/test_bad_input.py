@@ -6,6 +6,7 @@ import pytest
 import typer
 from sqlalchemy import create_engine, text
 
+from dualwrite.broker import Broker
 from dualwrite.cli.connecting import LOCAL, kafka_config
 from tests.cli.operator import APP, as_json, dualwrite
 
@@ -174,6 +175,33 @@ def test_dead_database_is_refused_without_its_password(sqlite_world, nowhere, co
     assert result.exit_code == 1
     assert isinstance(result.exception, SystemExit)
     assert "canary" not in result.output
+
+
+@pytest.mark.parametrize("scheme", ["sqlite:///", "rocksdb:"])
+def test_looking_at_a_store_does_not_make_one(sqlite_world, tmp_path, scheme):
+    """A misspelt path would be an empty store, in which nothing is in doubt."""
+    missing = tmp_path / "misspelt"
+    to = ("--store", f"{scheme}{missing}", "--bootstrap-servers", sqlite_world.bootstrap)
+
+    for command in (("doctor",), ("txn", "explain", "x"), ("recover", "--app", "a")):
+        result = dualwrite(*command, *to)
+
+        assert result.exit_code == 2
+        assert "there is nothing at" in result.output
+        assert not missing.exists()
+
+
+def test_a_cluster_that_asks_for_a_login_is_not_waited_for(tmp_path):
+    users = tmp_path / "users.toml"
+    users.write_text('[users]\nroot = "secret"\n')
+    users.chmod(0o600)
+    settings = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "users.file": str(users)}
+    with Broker(settings=settings) as broker:
+        file = settings_of(tmp_path, broker.bootstrap_servers)
+        result = dualwrite("txn", "list", "--command-config", file)
+
+    assert result.exit_code == 1
+    assert "no broker answers" in result.output
 
 
 def test_without_any_address_it_is_the_brokers_own_default(sqlite_world, monkeypatch):
