@@ -1,7 +1,7 @@
 """Our Spark sink and source beside what people write today: foreachBatch with confluent-kafka.
 
-The peer is a plain, idempotent producer, which writes rows twice when a task is run again. It sends from
-Arrow columns, which is faster than the loop over rows that most people write.
+The peer is a plain producer, which writes rows twice when a task or a request is run again. It sends
+from Arrow columns, which is faster than the loop over rows that most people write.
 """
 
 import importlib.util
