@@ -342,8 +342,9 @@ class Node:
     def execute(self, decision: Decision, now: Now, items: Iterable[Item] = ()) -> None:
         """Carry out what the transaction coordinator decided, with `items`, as one entry."""
         internal = self._internal
-        entry = internal.transaction_items(decision.records, now)
-        entry += internal.marker_items(decision.markers, self.cluster.coordinator_epoch, now)
+        entry = internal.transaction_items(decision.records, now) if decision.records else []
+        if decision.markers:
+            entry += internal.marker_items(decision.markers, self.cluster.coordinator_epoch, now)
         entry += items
         if entry or self.cluster.reservation() is not None:
             self.commit(entry, now)

@@ -129,6 +129,7 @@ _CAUSE_HEAD: Final = _tag(10006, 1)
 _OWNER: Final = 10007
 
 
+@lru_cache(maxsize=16_384)  # three records of each transaction have the same one
 def encode_key(transactional_id: str) -> bytes:
     """The record key of an id."""
     name = transactional_id.encode()
@@ -149,36 +150,31 @@ def encode_value(transaction: Transaction) -> bytes | None:
         for value, (default, head, pack) in zip(_tagged(transaction), _TAGS, strict=True)
         if value != default
     ]
-    if transaction.last_outcome:
-        tags.append(_OUTCOME_HEAD + bytes((_OUTCOMES.index(transaction.last_outcome),)))
-    if transaction.last_cause:
-        tags.append(_CAUSE_HEAD + bytes((_CAUSES.index(transaction.last_cause),)))
-    if transaction.owner:
-        tags.append(_owner_tag(transaction.owner))
-    parts = [
-        _HEAD.pack(
-            _NEWEST,
-            transaction.producer_id,
-            transaction.producer_epoch,
-            transaction.timeout_ms,
-            state,
-        )
-    ]
-    if state is TxnState.EMPTY:
-        parts.append(b"\0")
-    else:
-        parts.append(_encode_topics(transaction.partitions))
-    parts.append(_TIMES.pack(transaction.update_ms, transaction.start_ms))
-    parts.append(SHORT_UVARINTS[len(tags)])
-    parts += tags
-    return b"".join(parts)
+    tags += _last_tags(transaction.last_outcome, transaction.last_cause, transaction.owner)
+    head = _HEAD.pack(
+        _NEWEST,
+        transaction.producer_id,
+        transaction.producer_epoch,
+        transaction.timeout_ms,
+        state,
+    )
+    topics = b"\0" if state is TxnState.EMPTY else _encode_topics(transaction.partitions)
+    times = _TIMES.pack(transaction.update_ms, transaction.start_ms)
+    return b"".join((head, topics, times, SHORT_UVARINTS[len(tags)], *tags))
 
 
-@lru_cache(maxsize=1_024)
-def _owner_tag(owner: str) -> bytes:
-    name = owner.encode()
-    value = write_uvarint(len(name) + 1) + name
-    return _tag(_OWNER, len(value)) + value
+@lru_cache(maxsize=1_024)  # few outcomes, and few owners
+def _last_tags(outcome: Outcome, cause: Cause, owner: str) -> tuple[bytes, ...]:
+    tags = []
+    if outcome:
+        tags.append(_OUTCOME_HEAD + bytes((_OUTCOMES.index(outcome),)))
+    if cause:
+        tags.append(_CAUSE_HEAD + bytes((_CAUSES.index(cause),)))
+    if owner:
+        name = owner.encode()
+        value = write_uvarint(len(name) + 1) + name
+        tags.append(_tag(_OWNER, len(value)) + value)
+    return tuple(tags)
 
 
 @lru_cache(maxsize=1_024)  # PrepareX and most later transactions of an id have the same ones

@@ -161,7 +161,7 @@ class Transaction(NamedTuple):
     def client_pair(self) -> Pair:
         """The only pair with which a client may still speak for this id."""
         if self.next_producer_id == -1:
-            return self.pair
+            return Pair(self.producer_id, self.producer_epoch)
         return Pair(self.next_producer_id, max(self.next_producer_epoch, 0))
 
     @property
