@@ -60,6 +60,7 @@ def main() -> int:
             return 0 if code == 0 and compare(console, broker, engine, orders) else 1
         finally:
             engine.dispose()
+            postgres.stop()
             postgres.cleanup()
 
 
