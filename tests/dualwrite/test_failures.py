@@ -147,6 +147,15 @@ def test_t4_another_instance_has_decided_meanwhile(proxied):
         world.assert_agree([1])
 
 
+@pytest.fixture
+def interruptible():
+    """A background job of a shell, as these tests may be, starts with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_t4_keyboard_interrupt_during_commit_is_settled_before_it_is_raised(postgres_world):
     world = postgres_world
     slow_commit(world, seconds=1)
