@@ -73,7 +73,7 @@ def _answers_early(patch: Any, *keys: int) -> None:
     patch.setattr(Node, "answer", answer)
 
 
-@mutant(seed=2)
+@mutant(seed=3)
 def produce_is_acknowledged_before_fsync(patch: Any) -> None:
     _answers_early(patch, ApiKey.PRODUCE)
 
@@ -113,7 +113,7 @@ def _unwritten_answers_early(patch: Any, key: int) -> None:
     patch.setattr(Node, "handle", handled)
 
 
-@mutant(seed=289)
+@mutant(seed=347)
 def duplicate_is_acknowledged_before_the_original_is_durable(patch: Any) -> None:
     _unwritten_answers_early(patch, ApiKey.PRODUCE)
 
@@ -123,7 +123,7 @@ def repeated_end_txn_is_acknowledged_before_the_first_is_durable(patch: Any) -> 
     _unwritten_answers_early(patch, ApiKey.END_TXN)
 
 
-@mutant(seed=2)
+@mutant(seed=15)
 def readers_see_what_is_not_durable(patch: Any) -> None:
     _answers_early(patch, ApiKey.FETCH)
     add = Storage.add
@@ -176,7 +176,7 @@ def end_txn_is_two_entries(patch: Any) -> None:
     patch.setattr(Node, "execute", executed)
 
 
-@mutant(seed=0)
+@mutant(seed=1)
 def added_partitions_are_not_journalled(patch: Any) -> None:
     items = InternalTopics.transaction_items
 
@@ -203,7 +203,7 @@ def last_epoch_is_not_persisted(patch: Any) -> None:
     _forgets(patch, last_producer_epoch=-1)
 
 
-@mutant(seed=2)
+@mutant(seed=365)
 def kept_pair_is_not_persisted(patch: Any) -> None:
     _forgets(patch, next_producer_id=-1, next_producer_epoch=-1)
 
@@ -226,7 +226,7 @@ def transactions_are_not_loaded(patch: Any) -> None:
 # Two-phase commit
 
 
-@mutant(seed=9)
+@mutant(seed=22)
 def two_phase_transaction_expires(patch: Any) -> None:
     def deadline(transaction: Transaction) -> int | None:
         if transaction.state is not TxnState.ONGOING:
@@ -256,7 +256,7 @@ def keep_prepared_moves_no_pair(patch: Any) -> None:
     )
 
 
-@mutant(seed=30)
+@mutant(seed=38)
 def old_pair_ends_a_kept_transaction(patch: Any) -> None:
     end = Coordinator._end_v2
 
@@ -268,7 +268,7 @@ def old_pair_ends_a_kept_transaction(patch: Any) -> None:
     patch.setattr(Coordinator, "_end_v2", ended)
 
 
-@mutant(seed=30)
+@mutant(seed=38)
 def older_recovery_ends_a_kept_transaction(patch: Any) -> None:
     end = Coordinator._end_v2
 
@@ -322,7 +322,7 @@ def init_does_not_move_the_pair(patch: Any) -> None:
     patch.setattr(Coordinator, "_initialise", initialised)
 
 
-@mutant(seed=30)
+@mutant(seed=37)
 def delayed_end_txn_ends_the_next_transaction(patch: Any) -> None:
     """KAFKA-17754."""
     end = Coordinator._end_v2
@@ -438,7 +438,7 @@ def readers_pass_an_open_transaction(patch: Any) -> None:
     patch.setattr(ProducerStates, "last_stable", lambda self, high_watermark: high_watermark)
 
 
-@mutant(seed=2)
+@mutant(seed=521)
 def readers_pass_an_end_that_is_not_durable(patch: Any) -> None:
     _answers_early(patch, ApiKey.FETCH)
     patch.setattr(Unstable, "first", lambda self, high_watermark: self.first_open)
