@@ -8,11 +8,42 @@ import logging
 
 import pytest
 
-from tests.security.acl_cases import CASES
-from tests.security.client_calls import CALLS, RAW_ONLY, Applicant, told
+from dualwrite.broker.acl import Operation as O
+from dualwrite.broker.acl import ResourceType as R
+from tests.security.acl_cases import CASES, Needed
+from tests.security.aiokafka_calls import OF_AIOKAFKA
+from tests.security.client_calls import (
+    READ_GROUP,
+    READ_TOPIC,
+    SEE_GROUP,
+    SEE_TOPIC,
+    WRITE_ID,
+    Applicant,
+    told,
+)
+from tests.security.confluent_calls import OF_CONFLUENT
 from tests.security.desk import REFUSALS, opened_desk, refusal_of
+from tests.security.kafka_python_calls import OF_KAFKA_PYTHON
 
 pytestmark = pytest.mark.slow
+
+CALLS = [*OF_CONFLUENT, *OF_KAFKA_PYTHON, *OF_AIOKAFKA]
+
+RAW_ONLY: dict[tuple[str, Needed], str] = {
+    ("fetch-replica", (O.CLUSTER_ACTION, R.CLUSTER)): "no client can pose as a replica",
+    ("fetch-replica", READ_TOPIC): "no client can pose as a replica",
+    ("init_producer_id-2pc", WRITE_ID): "of KIP-939, which none of the three has",
+    ("init_producer_id-2pc", (O.TWO_PHASE_COMMIT, R.TRANSACTIONAL_ID)): "the same",
+    ("offset_for_leader_epoch", SEE_TOPIC): "sent only after the leader has changed",
+    ("txn_offset_commit", WRITE_ID): "AddOffsetsToTxn is refused before it is sent",
+    ("txn_offset_commit", READ_GROUP): "AddOffsetsToTxn is refused before it is sent",
+    ("describe_configs-group", (O.DESCRIBE_CONFIGS, R.GROUP)): "kafka-python hides the code",
+    ("describe_log_dirs", (O.DESCRIBE, R.CLUSTER)): "kafka-python hides the code",
+    ("describe_client_quotas", (O.DESCRIBE_CONFIGS, R.CLUSTER)): "none of the three has it",
+    ("alter_client_quotas", (O.ALTER_CONFIGS, R.CLUSTER)): "none of the three has it",
+    ("consumer_group_describe", SEE_GROUP): "FindCoordinator is refused before it is sent",
+}
+"""What only raw frames can show, and why."""
 
 CASE = {str(case): case for case in CASES}
 
