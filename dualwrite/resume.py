@@ -200,6 +200,8 @@ class Resume:
     def _next_pair(self, slot: Slot) -> Steps[None]:
         """Make sure that the next transaction has a pair of its own (KIP-890 does it by itself)."""
         assert slot.producer is not None
+        if slot.producer_fence != slot.fence:
+            return  # an unknown COMMIT was settled by a claim, and every claim needs an id of its own
         if slot.producer.transaction_version < TRANSACTIONS_V2:
             yield from call(slot.producer.bump_epoch)
         slot.is_ready = True

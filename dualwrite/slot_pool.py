@@ -27,6 +27,8 @@ class Slot:
     is_lost: bool = False
     """A newer claim was seen: the slot is somebody else's."""
     producer: TwoPhaseProducer | None = None
+    producer_fence: int = 0
+    """Fence of the claim for which the producer was made."""
     used_at: float = 0.0
 
     @property

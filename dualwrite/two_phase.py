@@ -160,6 +160,7 @@ def replace_producer(
     """Give the slot a new producer; an old one can be in any state, and recovery needs none of them."""
     yield from close_producer(slot)
     slot.producer = around.kafka.producer(kafka_id, two_phase=two_phase)
+    slot.producer_fence = slot.fence
     return slot.producer
 
 

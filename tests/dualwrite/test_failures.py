@@ -343,3 +343,29 @@ def test_broker_that_is_down_at_opening_is_an_error_and_nothing_stays_leased(sql
     assert not dw.is_open
     with sqlite_world.writer():
         pass
+
+
+@pytest.mark.parametrize("lost", ["answer", "commit"])
+def test_id_of_resume_mode_is_not_used_beyond_the_claim_that_settled_a_commit(proxied, lost):
+    """Its next decision would be looked for under an id that the claim has made invalid."""
+    world, proxy, store = proxied
+    proxy._cutting = ArmedOnce()
+    losing, interrupting = [True], []
+
+    def on_step(name):
+        if name == "committing" and losing:
+            losing.clear()
+            proxy.cut_answers() if lost == "answer" else end_other_sessions(world)
+        if name == "committed" and interrupting:
+            interrupting.clear()
+            raise KeyboardInterrupt
+
+    options = {"mode": "resume", "slots": 1, **FAR_AWAY}
+    with world.writer(store=store, on_step=on_step, **options) as dw:
+        dw.run(lambda tx: world.order(tx, 1))
+        interrupting.append(True)
+        with pytest.raises(KeyboardInterrupt), dw.transaction() as tx:
+            world.order(tx, 2)
+        assert tx.outcome.database == "committed"
+
+    world.assert_agree([1, 2])
