@@ -76,6 +76,17 @@ def is_free(row: StoreRow, is_gone: Callable[[str], bool]) -> bool:
     return row.lease is not Lease.LIVE or is_gone(row.owner)
 
 
+def _may_take(row: StoreRow, owner: str, held: set[str], is_gone: Callable[[str], bool]) -> bool:
+    """True for a free row, and for one that names `owner`, who does not hold it.
+
+    The latter is of a claim whose answer was lost, or that was made when the next one failed.
+    While its owner lives, nobody else would end what the id has open.
+    """
+    if row.transactional_id in held:
+        return False
+    return row.owner == owner or is_free(row, is_gone)
+
+
 def lease_slots(
     store: Store,
     app: str,
@@ -95,7 +106,7 @@ def lease_slots(
     for row in rows:
         if len(leased) == count:
             return leased
-        if row.transactional_id not in skip and is_free(row, is_gone):
+        if _may_take(row, owner, skip, is_gone):
             leased += _try_claim(store, row.transactional_id, row.fence, owner)
 
     taken = {slot_number(app, row.transactional_id) for row in rows}
@@ -123,7 +134,7 @@ def take_over(
     skip = set(held)
     claimed: list[LeasedSlot] = []
     for row in store.rows(app):
-        if row.transactional_id not in skip and is_free(row, is_gone):
+        if _may_take(row, owner, skip, is_gone):
             claimed += _try_claim(store, row.transactional_id, row.fence, owner)
     return claimed
 

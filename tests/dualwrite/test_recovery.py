@@ -15,8 +15,9 @@ from dualwrite import (
     TransactionAdmin,
     TwoPhaseProducer,
 )
+from dualwrite.adapters.sql import SqlStore
 from dualwrite.owner import Owner
-from dualwrite.store import Heuristic
+from dualwrite.store import Heuristic, StoreUnavailable
 from tests.dualwrite.crashed import FOREIGN_OWNER, CrashedInstance
 from tests.dualwrite.waiting import wait_until
 
@@ -299,3 +300,55 @@ def test_new_database_with_a_used_app_name_starts_with_a_warning(world, caplog):
 
     assert "event=new_database" in caplog.text
     world.assert_agree([1, 2])
+
+
+class OnceUnavailable(SqlStore):
+    """One claim gets no answer; it has arrived (`is_made`) or not."""
+
+    failing_id = ""
+    is_made = False
+
+    def claim(self, id, expect=None, *, owner=None):
+        if id != self.failing_id:
+            return super().claim(id, expect, owner=owner)
+        if self.is_made:
+            super().claim(id, expect, owner=owner)
+        self.failing_id = ""
+        raise StoreUnavailable("the database did not answer")
+
+
+@pytest.fixture
+def once_unavailable(world):
+    return OnceUnavailable(world.engine, table=world.state_table, lock_timeout=2)
+
+
+def test_takeover_that_fails_half_way_is_finished_by_a_later_round(world, once_unavailable):
+    """The first of two slots is ours by then, and nobody else would ever end what it has open."""
+    with world.writer(lease_seconds=1, store=once_unavailable):
+        once_unavailable.failing_id = f"{world.app}-6"
+        world.store.lease(FOREIGN_OWNER, 3600)
+        for number in (5, 6):
+            CrashedInstance(world, f"{world.app}-{number}").prepare(number).decide().die()
+        world.store.end_lease(FOREIGN_OWNER)
+
+        wait_until(lambda: world.records() == [5, 6])
+        wait_until(lambda: world.store.row(f"{world.app}-5").owner == "")
+        assert once_unavailable.failing_id == ""
+
+
+def test_slot_whose_claim_was_made_unnoticed_is_claimed_again(world, once_unavailable):
+    """The fence has moved by our own hand: the slot is not lost to anybody."""
+
+    def on_step(name):
+        if name == "committed" and armed:
+            armed.clear()
+            once_unavailable.failing_id = f"{world.app}-0"
+            once_unavailable.is_made = True
+            raise KeyboardInterrupt  # the slot is left to recovery, which claims it
+
+    armed = [True]
+    with world.writer(lease_seconds=1, slots=1, store=once_unavailable, on_step=on_step) as dw:
+        with pytest.raises(KeyboardInterrupt), dw.transaction() as tx:
+            world.order(tx, 1)
+
+        wait_until(lambda: world.records() == [1])
