@@ -333,11 +333,11 @@ class _Opened:
         return slot
 
     def _give_back(self, slot: Slot) -> None:
+        slot.is_ready = is_usable = slot.is_ready and not slot.is_lost
         self.upkeep.pool.take_back(slot)
-        if slot.is_ready and not slot.is_lost:
+        if is_usable:
             self._give(slot)
         else:
-            slot.is_ready = False
             self._wake.set()
 
     def _give(self, slot: Slot) -> None:

@@ -296,8 +296,8 @@ class _Opened:
             outcome = run(self.path.commit(unit))
             if outcome.kafka == "pending" and self._is_left_to_others():
                 run(self.path.start_finish(unit))
+                is_handed_over = True  # first: a unit that two would end could end the next one
                 self._slots.put_ending(unit)
-                is_handed_over = True
             else:
                 run(self.path.finish(unit))
         finally:
@@ -328,11 +328,12 @@ class _Opened:
         return slot
 
     def give_back(self, slot: Slot) -> None:
+        slot.is_ready = is_usable = slot.is_ready and not slot.is_lost
+        # From here on a slot that is not ready is upkeep's, which may be faster than this thread.
         self.upkeep.pool.take_back(slot)
-        if slot.is_ready and not slot.is_lost:
+        if is_usable:
             self._give(slot)
         else:
-            slot.is_ready = False
             self._wake.set()
 
     def _is_left_to_others(self) -> bool:

@@ -5,7 +5,9 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from dualwrite import Fenced, TwoPhaseProducer
+from dualwrite import Fenced, RetryableError, TwoPhaseProducer
+from dualwrite.slot_pool import SlotPool
+from dualwrite.steps import run
 from dualwrite.store import CannotDecideYet
 from tests.dualwrite.crashed import CrashedInstance
 from tests.dualwrite.waiting import wait_until
@@ -197,6 +199,37 @@ def test_owner_that_only_kafka_fences_recovers_its_own_slot(world):
         with dw.transaction() as tx:
             world.order(tx, 2)
         foreign.close()
+
+    world.assert_agree([2])
+
+
+def test_slot_that_recovers_while_it_is_given_back_is_given_once(world):
+    """Twice in the queue, one transaction's end would be another one's."""
+
+    class Overtaken(SlotPool):
+        __slots__ = ()
+
+        def take_back(self, slot):
+            super().take_back(slot)
+            overtaking = threading.Thread(target=lambda: run(upkeep.round()))
+            overtaking.start()
+            overtaking.join()
+
+    with world.writer(slots=1, slot_timeout=0, lease_seconds=3600) as dw:
+        upkeep = dw._opened.upkeep
+        with pytest.raises(Fenced), dw.transaction() as tx:
+            world.order(tx, 1)
+            foreign = producer_of(world, tx.slot)
+            foreign.init_transactions(keep_prepared_txn=True)
+            upkeep.pool.__class__ = Overtaken
+        foreign.close()
+        upkeep.pool.__class__ = SlotPool
+        first = dw.begin()
+        with pytest.raises(RetryableError, match="no slot"):
+            dw.begin()
+        first.rollback()
+        with dw.transaction() as tx:
+            world.order(tx, 2)
 
     world.assert_agree([2])
 
