@@ -164,9 +164,10 @@ class WritePath:
             else:
                 yield from self._resolve_interrupted(unit, cause)
         except Exception as error:  # noqa: BLE001 - raised again, under a better name
-            # The store is sure: not committed, and rolled back already.
+            # The store is sure, or was not asked: not committed.
             if isinstance(error, Fenced):
                 unit.slot.is_lost = True
+            yield from call(unit.local.rollback)
             yield from self._abort(unit)
             unit.ended("rolled_back", "aborted" if unit.state.has_transaction else "none")
             raise_named(error)
@@ -199,9 +200,9 @@ class WritePath:
             raise OutcomeUnknown("COMMIT was sent, its answer was lost") from error
         try:
             yield from self._claim(slot)
-        except RetryableError as problem:
-            # Another instance decides it, or nobody can decide yet. The prepared transaction stays
-            # open, and the slot is left to recovery.
+        except Exception as problem:
+            # Another instance decides it, or nobody can decide yet, whatever the reason: the
+            # prepared transaction stays open, and the slot is left to recovery.
             slot.is_lost = isinstance(problem, Fenced)
             raise OutcomeUnknown(
                 f"COMMIT of {unit.state} on {name} was sent, its answer was lost: {problem}"

@@ -84,6 +84,38 @@ def test_t4_unreachable_database_after_commit_is_outcome_unknown_and_left_to_rec
         world.assert_agree([1])
 
 
+def test_t4_database_that_refuses_the_claim_leaves_the_outcome_unknown(proxied):
+    """A failover has made the database read-only: a right that is missing is no proof of a rollback."""
+    world, proxy, store = proxied
+    proxy._cutting = ArmedOnce()
+
+    def on_step(name):
+        if name == "committing":
+            set_read_only(world, "ON")
+            proxy.cut_answers()
+
+    with world.writer(store=store, on_step=on_step, **FAR_AWAY) as dw:
+        try:
+            with pytest.raises(OutcomeUnknown), dw.transaction() as tx:
+                world.order(tx, 1)
+        finally:
+            set_read_only(world, "OFF")
+
+    world.store.end_lease(world.store.row(tx.slot).owner)  # its own connections cannot write
+    with world.writer():
+        world.assert_agree([1])
+
+
+def set_read_only(world, value):
+    database = make_url(world.url).database
+    with world.engine.connect() as connection:
+        connection.execute(text("SET TRANSACTION READ WRITE"))
+        connection.execute(
+            text(f'ALTER DATABASE "{database}" SET default_transaction_read_only = {value}')
+        )
+        connection.commit()
+
+
 def test_t4_commit_that_never_arrived_is_resolved_as_not_happened(postgres_world):
     """The session is ended before COMMIT is sent: no answer, and nothing committed."""
     world = postgres_world
@@ -208,6 +240,20 @@ def test_interruption_before_commit_undoes_both(world, step):
             world.order(tx, 2)
 
     world.assert_agree([2])
+
+
+def test_commit_that_was_never_asked_for_leaves_no_connection_behind(world):
+    def on_step(name):
+        if name == "committing":
+            raise ZeroDivisionError
+
+    with world.writer(on_step=on_step, **FAR_AWAY) as dw:
+        with pytest.raises(ZeroDivisionError), dw.transaction() as tx:
+            world.order(tx, 1)
+        assert tx.outcome.database == "rolled_back"
+        assert world.engine.pool.checkedout() == 0
+
+    world.assert_agree_on_nothing()
 
 
 @pytest.mark.parametrize(
