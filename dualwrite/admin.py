@@ -19,6 +19,7 @@ from dualwrite.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from dualwrite.errors import InvalidTxnState
 from dualwrite.flows.administration import AdminFlows
 from dualwrite.flows.steps import Flow
 from dualwrite.prepared import PreparedTxnState
@@ -44,6 +45,7 @@ class TransactionAdmin:
         self._flows = AdminFlows(self._config)
         self._driver = BlockingDriver(self._config, self._flows.cluster)
         self._lock = threading.Lock()
+        self._is_closed = False
 
     def list_transactions(
         self,
@@ -53,10 +55,11 @@ class TransactionAdmin:
     ) -> list[TransactionListing]:
         """List the transactional ids of all brokers; what an old broker cannot filter we do.
 
-        `id_pattern` is a regular expression for the whole id.
+        `id_pattern` is a regular expression for the whole id. A state that the broker does not know
+        is an error.
         """
         flow = self._flows.list_transactions(
-            list(states or ()), min_duration_ms, id_pattern, int(time.time() * 1000)
+            _several(states or ()), min_duration_ms, id_pattern, int(time.time() * 1000)
         )
         return self._run("list_transactions", flow)
 
@@ -97,10 +100,14 @@ class TransactionAdmin:
 
     def close(self) -> None:
         """Close the connections."""
-        self._driver.close()
+        with self._lock:
+            self._is_closed = True
+            self._driver.close()
 
     def _run(self, call: str, flow: Flow[T]) -> T:
         with self._lock:
+            if self._is_closed:
+                raise _closed(call)
             try:
                 return self._driver.run(flow, self._config.block_ms_max, call)
             except Exception:
@@ -123,6 +130,7 @@ class AsyncTransactionAdmin:
         self._config = parse_config(config, transactional=False)
         self._flows = AdminFlows(self._config)
         self._driver = AsyncDriver(self._config, self._flows.cluster)
+        self._is_closed = False
 
     async def list_transactions(
         self,
@@ -131,7 +139,7 @@ class AsyncTransactionAdmin:
         id_pattern: str | None = None,
     ) -> list[TransactionListing]:
         flow = self._flows.list_transactions(
-            list(states or ()), min_duration_ms, id_pattern, int(time.time() * 1000)
+            _several(states or ()), min_duration_ms, id_pattern, int(time.time() * 1000)
         )
         return await self._run("list_transactions", flow)
 
@@ -162,9 +170,12 @@ class AsyncTransactionAdmin:
         return await self._run("features", self._flows.features())
 
     async def close(self) -> None:
+        self._is_closed = True
         await self._driver.close()
 
     async def _run(self, call: str, flow: Flow[T]) -> T:
+        if self._is_closed:
+            raise _closed(call)
         return await self._driver.run(flow, self._config.block_ms_max, call)
 
     async def __aenter__(self) -> "AsyncTransactionAdmin":
@@ -174,7 +185,11 @@ class AsyncTransactionAdmin:
         await self.close()
 
 
-def _several(transactional_ids: Iterable[str]) -> list[str]:
-    if isinstance(transactional_ids, str):
-        raise TypeError("transactional ids must be a list, not one text")
-    return list(transactional_ids)
+def _several(given: Iterable[str]) -> list[str]:
+    if isinstance(given, str):
+        raise TypeError(f"transactional ids and states come as a list, not as one text: {given!r}")
+    return list(given)
+
+
+def _closed(call: str) -> InvalidTxnState:
+    return InvalidTxnState(f"{call} is not allowed: the administrator is closed")

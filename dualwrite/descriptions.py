@@ -45,6 +45,14 @@ class TransactionDescription:
     last_finished: FinishedTransaction | None = None
 
     @property
+    def producer_id(self) -> int:
+        return self.pair.producer_id
+
+    @property
+    def epoch(self) -> int:
+        return self.pair.epoch
+
+    @property
     def is_two_phase(self) -> bool:
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
 

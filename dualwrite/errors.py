@@ -10,6 +10,9 @@ DualWriteError
 └── KafkaError            the broker's answer, with its code
 """
 
+import copyreg
+from typing import Any
+
 from dualwrite.wire.error_codes import ErrorCode
 
 
@@ -47,3 +50,7 @@ class KafkaError(DualWriteError):
     def __init__(self, code: int, context: str) -> None:
         super().__init__(f"{context}: {ErrorCode.name_of(code)} ({code})")
         self.code = code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are pickled by their text, which is not what the constructors here take.
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]

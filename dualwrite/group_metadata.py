@@ -24,6 +24,12 @@ class GroupMetadata:
     member_id: str = ""
     group_instance_id: str | None = None
 
+    def __post_init__(self) -> None:
+        if isinstance(self.group_id, bytes):  # what a consumer hands out, in one piece
+            read = self.parse(self.group_id)
+            for name in self.__slots__:
+                object.__setattr__(self, name, getattr(read, name))
+
     @classmethod
     def parse(cls, data: bytes) -> "GroupMetadata":
         """Read librdkafka's bytes; every other form is a ValueError, never a guess."""

@@ -39,10 +39,14 @@ def _entries(offsets: Any) -> list[tuple[str, ConsumedOffset]]:
 def _from_item(key: Any, value: Any) -> tuple[str, ConsumedOffset]:
     if isinstance(key, tuple):
         topic, partition = key
-    else:
+    elif hasattr(key, "topic") and hasattr(key, "partition"):
         topic, partition = key.topic, key.partition
+    else:
+        raise TypeError(f"not a partition: {key!r}; offsets go by (topic, partition)")
     if isinstance(value, int) and not isinstance(value, bool):
         return _checked(topic, partition, value, -1, "")
+    if not hasattr(value, "offset"):
+        raise TypeError(f"not an offset of {topic!r} [{partition}]: {value!r}")
     return _checked(topic, partition, value.offset, _epoch(value), _metadata(value))
 
 

@@ -28,6 +28,9 @@ class PreparedTxnState:
     def has_transaction(self) -> bool:
         return self.producer_id != -1
 
+    def __bool__(self) -> bool:
+        return self.has_transaction
+
     def __str__(self) -> str:
         return f"{self.producer_id}:{self.epoch}" if self.has_transaction else ""
 

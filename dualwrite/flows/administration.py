@@ -12,6 +12,7 @@ from dualwrite.descriptions import (
     TransactionDescription,
     TransactionListing,
 )
+from dualwrite.failures import UnsupportedByBroker
 from dualwrite.flows import verdicts
 from dualwrite.flows.cluster import TRANSACTION, Cluster, ConnectionLost, MakeRequest
 from dualwrite.flows.steps import Flow
@@ -71,6 +72,10 @@ class AdminFlows:
         unfiltered: set[str] = set()
         for node in self.cluster.nodes:
             version, response = yield from self._list_at(node, states, min_duration_ms, id_pattern)
+            if response.unknown_state_filters:
+                # Such a filter lets nothing pass, which would read as "there is none".
+                unknown = ", ".join(response.unknown_state_filters)
+                raise UnsupportedByBroker(f"the broker knows no transaction state {unknown}")
             for found in response.transaction_states:
                 name = found.transactional_id
                 if version < _BY_PATTERN and id_pattern is not None and not _fits(id_pattern, name):

@@ -200,6 +200,8 @@ class TransactionFlows:
 
     def know_topic(self, topic: str) -> Flow[None]:
         """Wait until the partitions of a topic are known."""
+        if not isinstance(topic, str):
+            raise TypeError(f"topic must be a text, not {type(topic).__name__}")
         yield from self.cluster.know_topic(topic, TOPIC_PROPAGATION_MS)
 
     def pump(self, wait_until_ms: float = 0) -> Flow[None]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import pickle
 import uuid
 
 import pytest
@@ -18,6 +19,8 @@ from dualwrite import (
     TransactionAdmin,
     TwoPhaseProducer,
 )
+from dualwrite.admin import AsyncTransactionAdmin
+from dualwrite.failures import KafkaTimeout, ProducerFenced
 from dualwrite.pytest_plugin import read_topic
 
 
@@ -92,6 +95,16 @@ def test_state_as_text():
         assert read("") == PreparedTxnState()
         with pytest.raises(ValueError):
             read("7")
+
+
+def test_state_as_a_value():
+    """States can be compared, hashed and pickled, and one that names nothing is false."""
+    state = PreparedTxnState(7, 42)
+    assert {state: 1}[PreparedTxnState("7:42")] == 1
+    assert pickle.loads(pickle.dumps(state)) == state
+    assert state
+    assert PreparedTxnState("0:0")
+    assert not PreparedTxnState()
 
 
 @pytest.mark.parametrize("as_given", [str, lambda state: state], ids=["text", "object"])
@@ -234,10 +247,27 @@ def test_offsets_of_a_consumer(producer, servers, name, as_dict):
         consumer.close()
 
 
-def test_unknown_group_metadata_is_refused():
-    """Bytes of a form that nobody knows are refused, never guessed."""
-    with pytest.raises(ValueError):
-        GroupMetadata.parse(b"CGMDv9:....")
+@pytest.mark.parametrize("read", [GroupMetadata, GroupMetadata.parse, GroupMetadata.of])
+def test_group_metadata_of_a_consumer(servers, name, read):
+    """librdkafka's bytes are read; bytes of a form that nobody knows are refused, never guessed."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": name})
+    given = consumer.consumer_group_metadata()
+    consumer.close()
+    assert read(given) == GroupMetadata(name)
+    assert read(given).to_bytes() == given
+    for unknown in (b"", b"CGMDv9:....", given[:-1], given + b"x"):
+        with pytest.raises(ValueError):
+            read(unknown)
+
+
+@pytest.mark.parametrize("wrong", ["text", [1], {"t": {0: 1}}, {("t", 0): "1"}], ids=str)
+def test_wrong_offsets_are_refused_at_once(producer, name, wrong):
+    """What is neither a list of TopicPartitions nor a dict to offsets fails, and costs nothing."""
+    producer.init_transactions()
+    producer.begin_transaction()
+    with pytest.raises(TypeError):
+        producer.send_offsets_to_transaction(wrong, GroupMetadata(name))
+    assert not producer.prepare_transaction()
 
 
 def test_administrator(producer, servers, name):
@@ -258,7 +288,29 @@ def test_administrator(producer, servers, name):
         assert admin.describe_transactions([name])[name].state == "Ongoing"
         found = admin.describe_producers(name, 0)
         assert [p.producer_id for p in found] == [state.producer_id]
+        described = admin.describe_transactions([name])[name]
+        assert (described.producer_id, described.epoch) == (state.producer_id, state.epoch)
     producer.abort_transaction()
+
+
+def test_misuse_of_the_administrator(servers):
+    """A wrong filter never passes for "there is none", and a closed administrator says so at once."""
+    with TransactionAdmin({"bootstrap.servers": servers}) as admin:
+        with pytest.raises(TypeError):
+            admin.list_transactions("Ongoing")
+        with pytest.raises(ConfigurationError, match="ongoing"):
+            admin.list_transactions(["ongoing"])
+    admin.close()
+    with pytest.raises(InvalidTxnState, match="closed"):
+        admin.list_transactions()
+    asynchronous = AsyncTransactionAdmin({"bootstrap.servers": servers})
+
+    async def ask_after_closing():
+        await asynchronous.close()
+        await asynchronous.list_transactions()
+
+    with pytest.raises(InvalidTxnState, match="closed"):
+        asyncio.run(ask_after_closing())
 
 
 def test_asynchronous_producer(servers, name):
@@ -275,6 +327,25 @@ def test_asynchronous_producer(servers, name):
     assert values(name, servers) == [b"v"]
 
 
+@pytest.mark.parametrize("topic", [None, 5, b"t"])
+def test_topic_must_be_a_text(producer, servers, topic):
+    """A topic that is no text is told as such, by both producers; the transaction goes on."""
+    producer.init_transactions()
+    producer.begin_transaction()
+    with pytest.raises(TypeError, match="topic"):
+        producer.produce(topic, value=b"v")
+    producer.commit_transaction()
+
+    async def produce():
+        async with AsyncTwoPhaseProducer(config(servers, "wrong-topic")) as other:
+            await other.init_transactions()
+            await other.begin_transaction()
+            await other.produce(topic, value=b"v")
+
+    with pytest.raises(TypeError, match="topic"):
+        asyncio.run(produce())
+
+
 @pytest.mark.parametrize("is_async", [False, True])
 def test_server_that_refuses_is_named(is_async):
     """Whoever mistypes an address reads it in the error."""
@@ -289,6 +360,23 @@ def test_server_that_refuses_is_named(is_async):
             asyncio.run(init())
         else:
             TwoPhaseProducer(wrong).init_transactions()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        dualwrite.KafkaError(3, "a call"),
+        ProducerFenced(90, "a call"),
+        KafkaTimeout("a call", OSError("refused")),
+        HeuristicAbort("a call"),
+    ],
+    ids=str,
+)
+def test_errors_reach_other_processes(error):
+    """An error of a worker arrives in its parent as it was."""
+    arrived = pickle.loads(pickle.dumps(error))
+    assert (type(arrived), str(arrived)) == (type(error), str(error))
+    assert getattr(arrived, "code", None) == getattr(error, "code", None)
 
 
 def test_errors_by_what_the_caller_must_do():
