@@ -1,6 +1,6 @@
 """What a dual write is made of: buffered messages, the transaction's parts, its outcome."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -8,6 +8,7 @@ from dualwrite.content import Content, HeadersGiven, as_bytes, as_headers
 from dualwrite.delivery import DeliveryCallback
 from dualwrite.errors import InvalidTxnState
 from dualwrite.group_metadata import GroupMetadata
+from dualwrite.offsets import ConsumedOffset, by_topic
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_pool import Slot
 from dualwrite.store import LocalTransaction
@@ -51,8 +52,8 @@ class Message:
 class ConsumedOffsets:
     """Offsets of a consumer that go into the Kafka transaction (KIP-447)."""
 
-    offsets: tuple[tuple[str, int, int], ...]
-    """(topic, partition, next offset to read)"""
+    offsets: Mapping[str, Sequence[ConsumedOffset]]
+    """By topic."""
     group: GroupMetadata
 
 
@@ -95,7 +96,7 @@ class MessageBuffer:
         )
 
     def send_offsets(self, offsets: Any, group: GroupMetadata | bytes | str) -> None:
-        self.entries.append(ConsumedOffsets(_offsets(offsets), GroupMetadata.of(group)))
+        self.entries.append(ConsumedOffsets(by_topic(offsets), GroupMetadata.of(group)))
 
     def savepoint_opened(self, name: str) -> None:
         self._savepoints.append((name, len(self.entries)))
@@ -108,12 +109,6 @@ class MessageBuffer:
                 del self.entries[position:]
                 return
             self._savepoints.pop()
-
-
-def _offsets(given: Any) -> tuple[tuple[str, int, int], ...]:
-    if isinstance(given, Mapping):
-        return tuple((topic, partition, offset) for (topic, partition), offset in given.items())
-    return tuple((each.topic, each.partition, each.offset) for each in given)
 
 
 @dataclass(slots=True)

@@ -247,7 +247,9 @@ def _rows(group: Iterable[Message | ConsumedOffsets]) -> Iterator[Row]:
 
 def _send_one(producer: TwoPhaseProducer, entry: Message | ConsumedOffsets) -> Steps[None]:
     if isinstance(entry, ConsumedOffsets):
-        offsets = {(topic, partition): offset for topic, partition, offset in entry.offsets}
+        offsets = {
+            (topic, one.partition): one for topic, some in entry.offsets.items() for one in some
+        }
         yield from call(producer.send_offsets_to_transaction, offsets, entry.group)
         return
     while True:

@@ -5,6 +5,7 @@ import inspect
 import uuid
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
@@ -104,6 +105,41 @@ def test_exception_undoes_both_sides(writer, engine, servers, topic):
         tx.session.execute(INSERT, {"id": 2})
         tx.produce(topic, key=b"2")
     assert rows(engine) == keys(topic, servers) == [2]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda topic: [TopicPartition(topic, 0, 1)],
+        lambda topic: {(topic, 0): 1},
+        lambda topic: {TopicPartition(topic, 0): 1},
+        lambda topic: {TopicPartition(topic, 0): TopicPartition(topic, 0, 1)},
+    ],
+    ids=["list", "dict", "dict by TopicPartition", "dict of TopicPartitions"],
+)
+def test_offsets_go_with_the_transaction(writer, engine, servers, topic, given):
+    """Consumed offsets commit with rows and messages, in every form that the producer takes."""
+    with writer.transaction() as tx:
+        tx.produce(topic, key=b"1")
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": topic})
+    try:
+        with writer.transaction() as tx:
+            tx.session.execute(INSERT, {"id": 1})
+            tx.send_offsets(given(topic), consumer.consumer_group_metadata())
+        assert tx.outcome.kafka == "committed"
+        assert consumer.committed([TopicPartition(topic, 0)], timeout=20)[0].offset == 1
+    finally:
+        consumer.close()
+    assert rows(engine) == [1]
+
+
+@pytest.mark.parametrize("group", [b"junk", None])
+def test_wrong_group_undoes_both_sides(writer, engine, topic, group):
+    """Group metadata of an unknown form fails inside the block, before anything is sent."""
+    with pytest.raises((ValueError, TypeError)), writer.transaction() as tx:
+        tx.session.execute(INSERT, {"id": 1})
+        tx.send_offsets([TopicPartition(topic, 0, 1)], group)
+    assert rows(engine) == []
 
 
 def test_background_returns_at_the_decision(servers, engine, topic):

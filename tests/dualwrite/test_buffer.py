@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from dualwrite.group_metadata import GroupMetadata
 from dualwrite.kept_messages import decode, encode
+from dualwrite.offsets import ConsumedOffset
 from dualwrite.transaction import ConsumedOffsets, Message, MessageBuffer
 
 
@@ -48,11 +49,12 @@ def test_offsets_are_taken_from_a_dict_and_from_topic_partitions():
 
     buffer = MessageBuffer()
     buffer.send_offsets({("t", 1): 5}, "g")
-    buffer.send_offsets([TopicPartition("t", 2, 6)], GroupMetadata("g", 3, "m"))
+    noted = TopicPartition("t", 2, 6, metadata="note", leader_epoch=4)
+    buffer.send_offsets([noted], GroupMetadata("g", 3, "m"))
 
     assert buffer.entries == [
-        ConsumedOffsets((("t", 1, 5),), GroupMetadata("g")),
-        ConsumedOffsets((("t", 2, 6),), GroupMetadata("g", 3, "m")),
+        ConsumedOffsets({"t": [ConsumedOffset(1, 5)]}, GroupMetadata("g")),
+        ConsumedOffsets({"t": [ConsumedOffset(2, 6, 4, "note")]}, GroupMetadata("g", 3, "m")),
     ]
 
 
