@@ -27,9 +27,11 @@ from dualwrite.wire.message import (
     specs_of,
 )
 from dualwrite.wire.primitives import (
+    STRING_BYTES_MAX,
     check_count,
     read_uvarint,
     refuse_length,
+    refuse_string,
     refuse_tag,
     skip_tags,
 )
@@ -51,6 +53,7 @@ class _DecoderWriter:
             "check_count": check_count,
             "read_uvarint": read_uvarint,
             "refuse_length": refuse_length,
+            "refuse_string": refuse_string,
             "refuse_tag": refuse_tag,
             "skip_tags": skip_tags,
             "unpack_from": unpack_from,
@@ -146,7 +149,7 @@ class _DecoderWriter:
             source.line(f"{name} = {value}")
         return name
 
-    def _length(self, legacy_code: str) -> str:
+    def _length(self, legacy_code: str, *, is_string: bool = False) -> str:
         """Reads a length or count; -1 stands for null in the name returned."""
         name = self._source.name("n")
         self._pending.append(("B" if self._flexible else legacy_code, name))
@@ -154,13 +157,17 @@ class _DecoderWriter:
         if self._flexible:
             with self._source.block(f"if {name} > 127:"):
                 self._source.line(f"{name}, p = read_uvarint(data, p - 1)")
+                if is_string and schema_of(self._cls).is_request:
+                    with self._source.block(f"if {name} > {STRING_BYTES_MAX + 1}:"):
+                        self._source.line(f"refuse_string({name} - 1)")
             self._source.line(f"{name} -= 1")
         return name
 
     def _text(self, kind: Kind, nullable: bool) -> str:
         """Reads a string, bytes or records."""
         source, name = self._source, self._source.name()
-        length = self._length("h" if kind is STRING else "i")
+        is_string = kind is STRING
+        length = self._length("h" if is_string else "i", is_string=is_string)
         slices = {STRING: "data[p:q].decode()", BYTES: "data[p:q]", RECORDS: "view[p:q]"}
         with source.block(f"if {length} >= 0:"):
             source.line(f"q = p + {length}")

@@ -6,6 +6,8 @@ from dualwrite.wire.message import WireError
 
 # A size or count is an unsigned varint of at most 32 bits; almost all fit into one byte.
 UVARINT_BYTES_MAX = 5
+# Kafka's limit, also where a length would allow more: old versions and stored keys have int16 lengths.
+STRING_BYTES_MAX = 0x7FFF
 SHORT_UVARINTS = tuple(bytes((value,)) for value in range(128))
 
 
@@ -54,6 +56,11 @@ def check_count(count: int, element_bytes_min: int, bytes_left: int) -> None:
 def refuse_length(length: int) -> NoReturn:
     """Reports a null where the version has none, or a length below zero."""
     raise WireError(f"length {length} in a field that can't be null")
+
+
+def refuse_string(length: int) -> NoReturn:
+    """Reports a string that no older version of the message could carry."""
+    raise WireError(f"a string of {length} bytes, {STRING_BYTES_MAX} is the limit")
 
 
 def refuse_tag(tag: int) -> NoReturn:

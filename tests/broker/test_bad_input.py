@@ -29,6 +29,11 @@ from dualwrite.wire.messages.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from dualwrite.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from dualwrite.wire.records import control_batch
 from tests.broker.raw_client import RawClient, batch, fetch_request, produce_request
 
@@ -273,6 +278,27 @@ GARBAGE = {
 def test_garbage_closes_its_own_connection_only(bootstrap, client, topic, case):
     with RawClient(bootstrap) as bad:
         bad.socket.sendall(GARBAGE[case])
+
+        assert bad.is_closed()
+
+    assert client.produce(topic, GOOD).error_code == 0
+
+
+@pytest.mark.parametrize("field", ["transactional_id", "group_id"])
+def test_a_name_longer_than_any_version_can_carry_closes_its_own_connection_only(
+    bootstrap, client, topic, field
+):
+    mine = client.init_producer(topic)
+    place = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
+    names = {"transactional_id": topic, "group_id": "readers", field: "x" * 32_768}
+    request = TxnOffsetCommitRequest(
+        producer_id=mine.producer_id,
+        producer_epoch=mine.producer_epoch,
+        topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[place])],
+        **names,
+    )
+    with RawClient(bootstrap) as bad:
+        bad.send(request, 5)
 
         assert bad.is_closed()
 
