@@ -44,7 +44,7 @@ class Change(IntEnum):
     SUBTRACT = 3
 
 
-TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "list": 7}
+TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
 
 # Whatever is looked up each time it is used can be changed while the broker runs.
 DYNAMIC: Final = frozenset(
@@ -173,11 +173,11 @@ def changed(
             raise Refused(ErrorCode.INVALID_CONFIG, f"unknown config: {key}")
         if change == Change.DELETE:
             result.pop(key, None)
-        elif change == Change.SET:
+        elif change == Change.SET or value is None:
             result[key] = value
         elif change in (Change.APPEND, Change.SUBTRACT) and setting.kind == "list":
             before = setting.parse(result.get(key, text_of(setting.default))) or []
-            given = [part.strip() for part in (value or "").split(",")]
+            given = [part.strip() for part in value.split(",")]
             result[key] = _merged(before, given, appends=change == Change.APPEND)
         else:
             raise Refused(ErrorCode.INVALID_CONFIG, f"{key}: change {change} needs a list")
@@ -194,6 +194,9 @@ def store(
     node: "Node", kind: int, name: str, configs: Mapping[str, str | None], now: Now, dry: bool
 ) -> None:
     """Make `configs` all that is set on a resource; with `dry` only check them."""
+    missing = [key for key, value in configs.items() if value is None]
+    if missing:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"no value for {', '.join(missing)}")
     if kind == Resource.TOPIC:
         topic = existing_topic(node, name)
         parsed = checked_configs(configs)

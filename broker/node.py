@@ -497,7 +497,7 @@ class Node:
         shared.delete = "delete" in policy
         shared.min_compaction_lag_ms = value("min.compaction.lag.ms")
         shared.delete_retention_ms = value("delete.retention.ms")
-        shared.min_cleanable_dirty_ratio = float(value("min.cleanable.dirty.ratio"))
+        shared.min_cleanable_dirty_ratio = value("min.cleanable.dirty.ratio")
         shared.max_message_bytes = value("max.message.bytes")
         self._time_rules[topic.id] = _TimeRules(
             value("message.timestamp.type") == "LogAppendTime",

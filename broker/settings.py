@@ -19,7 +19,7 @@ class Setting:
     """One setting: how to read it, what it is when nobody says anything, and what it means."""
 
     name: str
-    kind: str  # Kafka's config types: int, long, boolean, string, list
+    kind: str  # Kafka's config types: int, long, double, boolean, string, list
     default: Any
     doc: str
     topic: str | None = None  # the topic-level name that overrides it
@@ -44,6 +44,8 @@ def _typed(kind: str, text: Any, name: str) -> Any:
             if not -(2**bits) <= number < 2**bits:
                 raise ValueError
             return number
+        if kind == "double":
+            return float(text)
         if kind == "boolean":
             return {"true": True, "false": False}[str(text).strip().lower()]
         if kind == "list":
@@ -206,10 +208,11 @@ SETTINGS: dict[str, Setting] = {
         ),
         Setting(
             "log.cleaner.min.cleanable.ratio",
-            "string",
-            "0.5",
+            "double",
+            0.5,
             "Dirty part that starts it.",
             "min.cleanable.dirty.ratio",
+            check=lambda v: 0 <= v <= 1,
         ),
         Setting(
             "log.cleaner.min.compaction.lag.ms",

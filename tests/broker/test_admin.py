@@ -2,6 +2,7 @@
 
 import pytest
 
+from dualwrite.broker.configs import DYNAMIC
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from dualwrite.wire.messages.alter_client_quotas import EntryData as QuotaEntry
@@ -16,6 +17,11 @@ from dualwrite.wire.messages.alter_partition_reassignments import (
 from dualwrite.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
+)
+from dualwrite.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
 )
 from dualwrite.wire.messages.delete_records import (
     DeleteRecordsPartition,
@@ -103,7 +109,8 @@ def test_a_topics_settings_are_changed_kept_and_reset(driver):
 def test_settings_that_make_no_sense_are_refused(driver):
     assert change(driver, "no.such", "1") == ErrorCode.INVALID_CONFIG
     assert change(driver, "retention.ms", "soon") == ErrorCode.INVALID_CONFIG
-    assert change(driver, "retention.ms", None) == ErrorCode.INVALID_CONFIG
+    assert change(driver, "retention.ms", None) == ErrorCode.INVALID_REQUEST
+    assert change(driver, "cleanup.policy", None, APPEND) == ErrorCode.INVALID_REQUEST
     assert change(driver, "retention.ms", "1", APPEND) == ErrorCode.INVALID_CONFIG
     assert change(driver, "cleanup.policy", "shred", APPEND) == ErrorCode.INVALID_CONFIG
     assert change(driver, "cleanup.policy", "delete", SUBTRACT) == ErrorCode.INVALID_CONFIG
@@ -111,6 +118,38 @@ def test_settings_that_make_no_sense_are_refused(driver):
     assert change(driver, "x", "1", kind=9) == ErrorCode.INVALID_REQUEST
     assert change(driver, "node.id", "5", kind=BROKER, name="1") == ErrorCode.INVALID_REQUEST
     assert change(driver, "num.partitions", "5", kind=BROKER, name="7") == 42
+
+
+@pytest.mark.parametrize("value", ["much", "", "nan", "inf", "-0.1", "1.5"])
+def test_a_ratio_is_a_number_between_0_and_1(driver, value):
+    created = CreatableTopic(
+        name="u",
+        num_partitions=1,
+        replication_factor=1,
+        configs=[CreatableTopicConfig(name="min.cleanable.dirty.ratio", value=value)],
+    )
+
+    assert change(driver, "min.cleanable.dirty.ratio", value) == ErrorCode.INVALID_CONFIG
+    ratio = "log.cleaner.min.cleanable.ratio"
+    assert change(driver, ratio, value, kind=BROKER, name="1") == ErrorCode.INVALID_CONFIG
+    (result,) = driver.call(CreateTopicsRequest(topics=[created]), 7).topics
+    assert result.error_code == ErrorCode.INVALID_CONFIG
+    driver.crash()
+    assert described(driver, "min.cleanable.dirty.ratio").value == "0.5"
+    assert described(driver, "min.cleanable.dirty.ratio").config_type == 6
+
+
+@pytest.mark.parametrize("key", sorted(DYNAMIC))
+def test_a_setting_of_the_broker_is_never_null(driver, key):
+    whole = WholeResource(
+        resource_type=BROKER, resource_name="1", configs=[WholeConfig(name=key, value=None)]
+    )
+
+    assert change(driver, key, None, kind=BROKER, name="1") == ErrorCode.INVALID_REQUEST
+    (result,) = driver.call(AlterConfigsRequest(resources=[whole]), 2).responses
+    assert result.error_code == ErrorCode.INVALID_REQUEST
+    driver.crash()
+    assert driver.produce(b"x").error_code == 0
 
 
 def test_the_brokers_settings_change_what_topics_inherit(driver):
