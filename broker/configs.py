@@ -44,7 +44,15 @@ class Change(IntEnum):
     SUBTRACT = 3
 
 
-TYPES: Final = {"boolean": 1, "string": 2, "int": 3, "long": 5, "double": 6, "list": 7}
+TYPES: Final = {
+    "boolean": 1,
+    "string": 2,
+    "int": 3,
+    "short": 4,
+    "long": 5,
+    "double": 6,
+    "list": 7,
+}
 
 # Whatever is looked up each time it is used can be changed while the broker runs.
 DYNAMIC: Final = frozenset(

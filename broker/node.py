@@ -490,12 +490,16 @@ class Node:
 
         policy = value("cleanup.policy")
         shared.segment_bytes = value("segment.bytes")
-        shared.segment_ms = value("segment.ms")
         shared.retention_ms = value("retention.ms")
         shared.retention_bytes = value("retention.bytes")
         shared.compact = "compact" in policy
         shared.delete = "delete" in policy
         shared.min_compaction_lag_ms = value("min.compaction.lag.ms")
+        shared.max_compaction_lag_ms = value("max.compaction.lag.ms")
+        shared.segment_ms = value("segment.ms")
+        if shared.compact:
+            # KIP-354: only a closed segment can be compacted in time.
+            shared.segment_ms = min(shared.segment_ms, shared.max_compaction_lag_ms)
         shared.delete_retention_ms = value("delete.retention.ms")
         shared.min_cleanable_dirty_ratio = value("min.cleanable.dirty.ratio")
         shared.max_message_bytes = value("max.message.bytes")

@@ -10,6 +10,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
 from dualwrite.broker.call import Call
@@ -307,7 +308,9 @@ class Server:
 
     def _sweep(self) -> None:
         """Close what has been idle, or in the middle of one frame, for too long."""
-        limit_ms: int = self.node.settings["connections.max.idle.ms"]
+        limit_ms: float = self.node.settings["connections.max.idle.ms"]
+        if limit_ms < 0:
+            limit_ms = inf
         now_ms = self.clock.now().steady_ms
         for connection in list(self._connections):
             since = connection.incomplete_since_ms

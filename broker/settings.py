@@ -19,7 +19,7 @@ class Setting:
     """One setting: how to read it, what it is when nobody says anything, and what it means."""
 
     name: str
-    kind: str  # Kafka's config types: int, long, double, boolean, string, list
+    kind: str  # Kafka's config types: short, int, long, double, boolean, string, list
     default: Any
     doc: str
     topic: str | None = None  # the topic-level name that overrides it
@@ -34,13 +34,16 @@ class Setting:
         return value
 
 
+_BITS = {"short": 15, "int": 31, "long": 63}
+
+
 def _typed(kind: str, text: Any, name: str) -> Any:
     if text is None:
         return None
     try:
-        if kind in ("int", "long"):
+        if kind in _BITS:
             number = int(text)
-            bits = 31 if kind == "int" else 63
+            bits = _BITS[kind]
             if not -(2**bits) <= number < 2**bits:
                 raise ValueError
             return number
@@ -151,7 +154,12 @@ SETTINGS: dict[str, Setting] = {
         Setting(
             "socket.request.max.bytes", "int", 100 * 2**20, "Largest request.", check=_positive
         ),
-        Setting("connections.max.idle.ms", "long", 600_000, "Idle connections are closed."),
+        Setting(
+            "connections.max.idle.ms",
+            "long",
+            600_000,
+            "Idle connections are closed; below 0 never.",
+        ),
         Setting("num.partitions", "int", 1, "Of an automatically created topic.", check=_positive),
         Setting("default.replication.factor", "int", 1, "Only one copy is kept.", check=_positive),
         Setting(
@@ -226,7 +234,7 @@ SETTINGS: dict[str, Setting] = {
             "log.cleaner.max.compaction.lag.ms",
             "long",
             2**63 - 1,
-            "Oldest dirty record.",
+            "How long a record may wait for it.",
             "max.compaction.lag.ms",
             check=_positive,
         ),
@@ -263,7 +271,7 @@ SETTINGS: dict[str, Setting] = {
             check=_natural,
         ),
         *(
-            Setting(name, kind, default, f"Accepted for Kafka's sake: {why}", topic)
+            Setting(name, kind, default, f"Accepted for Kafka's sake: {why}", topic, check=_natural)
             for name, kind, default, topic, why in (
                 ("log.flush.interval.messages", "long", 1, "flush.messages", "always synced."),
                 ("log.flush.interval.ms", "long", 0, "flush.ms", "always synced."),
@@ -279,7 +287,21 @@ SETTINGS: dict[str, Setting] = {
                     "unclean.leader.election.enable",
                     "there is one copy.",
                 ),
+                ("transaction.state.log.replication.factor", "short", 1, None, "one copy."),
+                ("transaction.state.log.min.isr", "int", 1, None, "there is one copy."),
+                ("transaction.state.log.load.buffer.size", "int", 2**20, None, "fixed."),
+                ("offsets.topic.replication.factor", "short", 1, None, "one copy."),
+                ("offsets.commit.timeout.ms", "int", 5_000, None, "no replicas to wait for."),
+                ("add.partitions.to.txn.retry.backoff.ms", "int", 20, None, "nothing to wait for."),
+                ("add.partitions.to.txn.retry.backoff.max.ms", "int", 100, None, "as before."),
             )
+        ),
+        Setting(
+            "transaction.partition.verification.enable",
+            "boolean",
+            True,
+            "Every transactional write is verified (KIP-890).",
+            check=lambda v: v,
         ),
         Setting(
             "compression.type",
@@ -293,7 +315,7 @@ SETTINGS: dict[str, Setting] = {
             "min.insync.replicas",
             "int",
             1,
-            "There is one copy.",
+            "Accepted for Kafka's sake: there is one copy.",
             "min.insync.replicas",
             check=_positive,
         ),
@@ -434,6 +456,13 @@ SETTINGS: dict[str, Setting] = {
     )
 }
 
+# Names in coarser units: what each stands for. A finer one wins, in this order.
+COARSER: dict[str, tuple[str, int]] = {
+    "log.retention.minutes": ("log.retention.ms", 60_000),
+    "log.retention.hours": ("log.retention.ms", 3_600_000),
+    "log.roll.hours": ("log.roll.ms", 3_600_000),
+}
+
 TOPIC_SETTINGS: dict[str, Setting] = {s.topic: s for s in SETTINGS.values() if s.topic}
 
 
@@ -449,11 +478,18 @@ class Settings:
     def of(cls, values: Mapping[str, Any]) -> "Settings":
         """Parse by Kafka's names; underscores are accepted for dots in Python keywords."""
         explicit = {}
+        coarse = {}
         for raw, value in values.items():
             name = raw if raw in SETTINGS else raw.replace("_", ".")
-            if name not in SETTINGS:
+            if name in COARSER:
+                coarse[name] = _typed("int", value, name)
+            elif name in SETTINGS:
+                explicit[name] = SETTINGS[name].parse(value)
+            else:
                 raise SettingError(f"unknown setting: {raw}")
-            explicit[name] = SETTINGS[name].parse(value)
+        for name, (finer, unit_ms) in COARSER.items():
+            if name in coarse and finer not in explicit:
+                explicit[finer] = SETTINGS[finer].parse(max(coarse[name] * unit_ms, -1))
         return cls(explicit)
 
     @classmethod

@@ -179,17 +179,25 @@ def cleanable(log: Log, now: Now) -> list[Segment]:
 
 
 def dirtiest(logs: Iterable[Log], now: Now) -> Log | None:
-    """The log with the largest part that was not compacted yet, if any is worth a pass."""
+    """The log with the largest part that was not compacted yet, if any is worth a pass.
+
+    One that waits for longer than it may counts as all dirty (KIP-354).
+    """
     best: Log | None = None
     best_ratio = 0.0
     for log in logs:
-        if not log.settings.compact or log.offline is not None or len(log.segments) < 2:
+        settings = log.settings
+        if not settings.compact or log.offline is not None or len(log.segments) < 2:
             continue
         segments = cleanable(log, now)
-        total = sum(segment.size for segment in segments)
-        dirty = sum(segment.size for segment in segments if segment.base_offset >= log.cleaned_to)
-        ratio = dirty / total if total else 0.0
-        if dirty and ratio >= log.settings.min_cleanable_dirty_ratio and ratio > best_ratio:
+        dirty = [segment for segment in segments if segment.base_offset >= log.cleaned_to]
+        dirty_bytes = sum(segment.size for segment in dirty)
+        if not dirty_bytes:
+            continue
+        ratio = dirty_bytes / sum(segment.size for segment in segments)
+        if now.wall_ms - dirty[0].created_ms > settings.max_compaction_lag_ms:
+            ratio = 1.0
+        if ratio >= settings.min_cleanable_dirty_ratio and ratio > best_ratio:
             best, best_ratio = log, ratio
     return best
 

@@ -17,6 +17,7 @@ class LogSettings:
     compact: bool = False
     delete: bool = True
     min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = (1 << 63) - 1
     delete_retention_ms: int = 86_400_000
     min_cleanable_dirty_ratio: float = 0.5
     max_message_bytes: int = 1_048_588

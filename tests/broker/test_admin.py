@@ -3,6 +3,7 @@
 import pytest
 
 from dualwrite.broker.configs import DYNAMIC
+from dualwrite.broker.settings import SettingError, Settings
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.messages.alter_client_quotas import AlterClientQuotasRequest
 from dualwrite.wire.messages.alter_client_quotas import EntryData as QuotaEntry
@@ -55,6 +56,7 @@ from dualwrite.wire.messages.offset_for_leader_epoch import (
 )
 from dualwrite.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from tests.broker.node_driver import NodeDriver
+from tests.broker.raw_client import fetch_request, values_of
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -161,6 +163,76 @@ def test_the_brokers_settings_change_what_topics_inherit(driver):
     assert driver.node.find_log("t", 0).settings.retention_ms == 777
     assert described(driver, "log.retention.ms", BROKER, "1").value == "777"
     assert described(driver, "node.id", BROKER, "1").read_only
+
+
+@pytest.mark.parametrize(
+    ("settings", "retention_ms"),
+    [
+        ({"log.retention.hours": "2"}, 7_200_000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180_000),
+        ({"log.retention.minutes": "3", "log.retention.ms": "4"}, 4),
+        ({"log_retention_hours": -1}, -1),
+    ],
+)
+def test_the_finest_unit_of_the_retention_wins(settings, retention_ms):
+    driver = NodeDriver(**settings)
+    driver.create_topic()
+
+    assert driver.node.find_log("t", 0).settings.retention_ms == retention_ms
+    assert described(driver, "retention.ms").value == str(retention_ms)
+    assert described(driver, "retention.ms").config_source == 4
+
+
+def test_segments_roll_after_hours_too():
+    assert Settings.of({"log.roll.hours": 3})["log.roll.ms"] == 10_800_000
+    with pytest.raises(SettingError):
+        Settings.of({"log.roll.hours": -1})
+
+
+TRANSACTION_SETTINGS = {  # protocol.md 6.1; replicas are ours: there is one
+    "transaction.max.timeout.ms": "900000",
+    "transactional.id.expiration.ms": "604800000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "3600000",
+    "transaction.state.log.num.partitions": "50",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.segment.bytes": "104857600",
+    "transaction.state.log.load.buffer.size": "1048576",
+    "transaction.partition.verification.enable": "true",
+    "add.partitions.to.txn.retry.backoff.ms": "20",
+    "add.partitions.to.txn.retry.backoff.max.ms": "100",
+    "producer.id.expiration.ms": "86400000",
+    "producer.id.expiration.check.interval.ms": "600000",
+    "offsets.topic.num.partitions": "50",
+    "offset.metadata.max.bytes": "4096",
+    "offsets.retention.minutes": "10080",
+    "offsets.commit.timeout.ms": "5000",
+}
+
+
+def test_settings_of_transactions_have_kafkas_names(driver):
+    shown = {key: described(driver, key, BROKER, "1").value for key in TRANSACTION_SETTINGS}
+
+    assert shown == TRANSACTION_SETTINGS
+
+
+def test_verification_can_not_be_switched_off():
+    with pytest.raises(SettingError):
+        Settings.of({"transaction.partition.verification.enable": "false"})
+
+
+def test_a_record_waits_no_longer_for_compaction_than_it_may(driver):
+    lag_ms = 3_600_000
+    assert change(driver, "cleanup.policy", "compact") == 0
+    assert change(driver, "max.compaction.lag.ms", str(lag_ms)) == 0
+    assert change(driver, "min.cleanable.dirty.ratio", "1") == 0
+
+    for value in (b"1", b"2", b"3"):
+        driver.produce(value, keys=[b"key"])
+        driver.pass_time(2 * lag_ms)
+
+    assert values_of(driver.call(fetch_request("t"), 12).responses[0].partitions[0]) == [b"3"]
 
 
 def test_secrets_are_not_shown():

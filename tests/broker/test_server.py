@@ -106,6 +106,18 @@ def test_idle_and_unfinished_connections_are_closed():
         assert unfinished.is_closed()
 
 
+def test_idle_connections_stay_if_they_may():
+    with (
+        Broker(connections_max_idle_ms=-1) as broker,
+        RawClient(broker.bootstrap_servers) as idle,
+        RawClient(broker.bootstrap_servers) as busy,
+    ):
+        busy.create_topic("t")
+        busy.fetch("t", max_wait_ms=300)
+
+        assert idle.call(MetadataRequest(topics=[]), 12).cluster_id
+
+
 def test_there_is_a_limit_to_connections():
     with (
         Broker(max_connections=2) as broker,
