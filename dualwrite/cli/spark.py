@@ -78,7 +78,9 @@ def recover(
     mode: Mode = "2pc",
     accept_loss: Annotated[
         bool,
-        typer.Option("--accept-loss", help="Go on without decided rows that Kafka has aborted."),
+        typer.Option(
+            "--accept-loss", help="Go on although decided rows, or the decisions, are lost."
+        ),
     ] = False,
     json_: AsJson = False,
 ) -> None:
@@ -187,8 +189,11 @@ def _status(engine: "Engine", log: "DecisionLog") -> dict[str, Any]:
 
 
 def _print_status(sink: str, found: dict[str, Any]) -> None:
-    state = "closed" if found["is_closed"] else "open"
-    typer.echo(f"sink {sink}: run {found['run']} ({state}), driver {found['driver']}")
+    if found["driver"] is None:
+        typer.echo(f"sink {sink}: was never opened where its decisions are looked for")
+    else:
+        state = "closed" if found["is_closed"] else "open"
+        typer.echo(f"sink {sink}: run {found['run']} ({state}), driver {found['driver']}")
     steps = ("rows", "prepare_ms", "decide_ms", "complete_ms", "orphans_aborted")
     decided = [
         {

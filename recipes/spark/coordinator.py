@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from dualwrite.errors import DualWriteError, Fenced, HeuristicAbort
+from dualwrite.errors import ConfigurationError, DualWriteError, Fenced, HeuristicAbort
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.recipes.spark.decision_log import DecisionLog
 from dualwrite.recipes.spark.ledger import (
@@ -99,9 +99,13 @@ class Coordinator:
         self._decisions = decisions
 
     def open(self, *, accept_loss: bool = False) -> Attempt:
-        """Shut out every earlier attempt, finish what is decided and abort the rest."""
+        """Shut out every earlier attempt, finish what is decided and abort the rest.
+
+        `accept_loss` goes on although decided rows are lost, or may be: see `_refuse_strangers`.
+        """
         nonce = secrets.token_hex(8)
-        ledger = self._decisions.update(opening(self._token, nonce))
+        before_first = None if accept_loss else self._refuse_strangers
+        ledger = self._decisions.update(opening(self._token, nonce, before_first))
         settled = self._settle(nonce, ledger.pending)
         if not accept_loss:
             settled.require_nothing_lost(self.sink)
@@ -172,7 +176,7 @@ class Coordinator:
     def forget_lost(self) -> int:
         """Take back decisions whose transactions were all aborted; returns how many there were."""
         nonce = secrets.token_hex(8)
-        ledger = self._decisions.update(opening(self._token, nonce))
+        ledger = self._decisions.update(opening(self._token, nonce, self._refuse_strangers))
         settled = self._settle(nonce, ledger.pending)
         if len(settled.lost) != settled.decided:
             raise DualWriteError(
@@ -182,6 +186,22 @@ class Coordinator:
         self._decisions.update(undeciding(ledger.pending))
         self._decisions.update(closing(nonce))
         return len(ledger.pending)
+
+    def _refuse_strangers(self) -> None:
+        """Refuse to begin a ledger for a sink that has transactions open already.
+
+        The first attempt is written down before any task begins, so another ledger knows them:
+        what it has decided would be taken here for abandoned, and aborted.
+        """
+        ids = self._transactions.open_ids()
+        if ids:
+            raise ConfigurationError(
+                f"sink {self.sink} has open transactions ({', '.join(sorted(ids))}), and nothing"
+                " of it was ever written down where its decisions are looked for. They may be"
+                " decided elsewhere: name the same dualwrite.decisions (--decisions) as the query"
+                " that left them. If that is gone for good, `dualwrite spark recover"
+                " --accept-loss` aborts them"
+            )
 
     def _require_decided(self, ledger: Ledger, joined: BatchReport) -> None:
         if not ledger.is_decided(joined.work, joined.batch):
@@ -229,17 +249,14 @@ class Coordinator:
     def _end(self, found: Found, recorded: Mapping[str, PreparedTxnState]) -> str:
         state = recorded.get(found.transactional_id, PreparedTxnState.NONE)
         try:
-            if found.ongoing.has_transaction and not _is_recorded(found, recorded):
+            end = _commit(found, state) if state.has_transaction else "ended"
+            if found.ongoing.has_transaction and found.ongoing != state:
                 found.abort()
                 log.info("aborted %s %s", found.transactional_id, found.ongoing)
-                return "aborted"
-            if state.has_transaction:
-                found.commit(state)
+                return "aborted" if end == "ended" else end
         except Fenced:
             return "fenced"
-        except HeuristicAbort:
-            return "lost"
-        return "ended"
+        return end
 
     def _finish(
         self, decisions: Sequence[Decision], metrics: Mapping[str, float] | None = None
@@ -253,6 +270,14 @@ class Coordinator:
             return [call(item) for item in items]
         with ThreadPoolExecutor(min(self._parallel, len(items))) as pool:
             return list(pool.map(call, items))
+
+
+def _commit(found: Found, state: PreparedTxnState) -> str:
+    try:
+        found.commit(state)
+    except HeuristicAbort:
+        return "lost"
+    return "ended"
 
 
 def _is_recorded(found: Found, recorded: Mapping[str, PreparedTxnState]) -> bool:

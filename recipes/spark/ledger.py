@@ -26,7 +26,7 @@ HEAD = "head"
 TOKENS_MAX = 4096
 """Overtaken drivers that are remembered. Safety rests on attempts; this bounds the head's size."""
 
-Outcome = Literal["commit", "abort"]
+Outcome = Literal["commit", "abort", "refuse"]
 
 
 class Superseded(Fenced):
@@ -120,17 +120,27 @@ class Ledger:
         return batch <= self.decided_upto.get(work, -1)
 
     def outcome(self, transactional_id: str, ongoing: PreparedTxnState) -> Outcome:
-        """How an open transaction ends: what no decision names was never decided."""
+        """How recovery ends an open transaction: what no decision names was never decided.
+
+        A ledger that was never opened knows nothing of it, and recovery refuses to guess.
+        """
+        if self.head is None:
+            return "refuse"
         named = {(p.transactional_id, p.state) for d in self.pending for p in d.participants}
         return "commit" if (transactional_id, ongoing) in named else "abort"
 
 
-def opening(token: str, attempt: str) -> Change:
-    """Become the one who may decide; a driver that was overtaken stays overtaken."""
+def opening(token: str, attempt: str, before_first: Callable[[], object] | None = None) -> Change:
+    """Become the one who may decide; a driver that was overtaken stays overtaken.
+
+    `before_first` may refuse to begin a ledger that is not there yet.
+    """
 
     def change(ledger: Ledger) -> Entries:
         head = ledger.head
         if head is None:
+            if before_first is not None:
+                before_first()
             return {HEAD: Head(run=1, token=token, attempt=attempt)}
         if token in head.older:
             raise Superseded(

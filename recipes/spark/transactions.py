@@ -5,7 +5,8 @@ from typing import Any, Protocol
 
 from dualwrite.admin import TransactionAdmin
 from dualwrite.content import Row
-from dualwrite.errors import ConfigurationError, DualWriteError
+from dualwrite.errors import ConfigurationError, DualWriteError, HeuristicAbort
+from dualwrite.outcome import Finding, examine
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.producer import TwoPhaseProducer
 from dualwrite.recipes.spark.client_config import consumer_config
@@ -51,7 +52,10 @@ class Found(Protocol):
         ...
 
     def commit(self, state: PreparedTxnState) -> None:
-        """Commit `state`; no harm if that was done before, `HeuristicAbort` if it was aborted."""
+        """Commit `state`; no harm if that was done before, `HeuristicAbort` if it was aborted.
+
+        Another transaction that is ongoing is left as it is.
+        """
         ...
 
     def abort(self) -> None:
@@ -105,7 +109,7 @@ class TwoPhaseTransactions:
         return open_ids(self._sink, self._config)
 
     def inspect(self, transactional_id: str) -> Found:
-        return TakenOver(self._take_over(transactional_id), transactional_id)
+        return TakenOver(self._take_over(transactional_id), transactional_id, self._config)
 
     def _take_over(self, transactional_id: str) -> TwoPhaseProducer:
         producer = TwoPhaseProducer(
@@ -159,13 +163,30 @@ class PreparedByTask:
 class TakenOver:
     """An id whose older owners are fenced from now on; its open transaction is as it was."""
 
-    def __init__(self, producer: TwoPhaseProducer, transactional_id: str) -> None:
+    def __init__(
+        self, producer: TwoPhaseProducer, transactional_id: str, config: Mapping[str, Any]
+    ) -> None:
         self._producer = producer
         self.transactional_id = transactional_id
+        self._config = config
         self.ongoing = producer.prepared_txn_state
 
     def commit(self, state: PreparedTxnState) -> None:
-        self._producer.complete_transaction(state)
+        if self.ongoing == state:
+            self._producer.commit_transaction()
+        else:
+            self._require_committed(state)
+
+    def _require_committed(self, state: PreparedTxnState) -> None:
+        """Ask how `state` ended: to KIP-939 a transaction that is not open is a success.
+
+        Only the bundled broker remembers, and only an id's last transaction.
+        """
+        with TransactionAdmin(consumer_config(self._config)) as admin:
+            described = admin.describe_transactions([self.transactional_id])[self.transactional_id]
+        finished = described.last_finished if described else None
+        if examine(state, self.ongoing, finished) is Finding.HEURISTIC_ABORT:
+            raise HeuristicAbort(f"{self.transactional_id} {state} was aborted")
 
     def abort(self) -> None:
         self._producer.abort_transaction()

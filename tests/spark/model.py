@@ -143,7 +143,8 @@ class ModelTaken:
         self.ongoing = NONE if one.ongoing is None else PreparedTxnState(1, one.ongoing)
 
     def commit(self, state):
-        self._end(state == self.ongoing)
+        if state == self.ongoing:
+            self._end(True)
 
     def abort(self):
         self._end(False)

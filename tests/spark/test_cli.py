@@ -7,6 +7,7 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from dualwrite import TransactionAdmin
+from dualwrite.adapters.sql import SqlStore
 from dualwrite.cli import build_app
 from dualwrite.recipes.spark.ledger import deciding
 from dualwrite.recipes.spark.names import decision_topic, slot_id
@@ -101,6 +102,22 @@ def test_a_part_that_was_lost_is_not_forgotten(sink, command, servers, name):
     assert "1 of 2" in command("forget", "--lost", exit_code=1)
     command("recover", "--accept-loss")
     assert kafka.values(servers, sink.topic) == [1]
+
+
+def test_decisions_that_are_looked_for_elsewhere_are_not_guessed(
+    sink, command, servers, name, tmp_path
+):
+    crash_after_decision(sink)
+    elsewhere = ("--decisions", f"sqlite:///{tmp_path}/elsewhere.db")
+    SqlStore(elsewhere[1], create=True).close()
+
+    assert {o["outcome"] for o in json.loads(command("status", *elsewhere, "--json"))["open"]} == {
+        "refuse"
+    }
+    assert "never opened" in command("status", *elsewhere)
+    assert "name the same dualwrite.decisions" in command("recover", *elsewhere, exit_code=1)
+    command("recover")
+    assert kafka.values(servers, sink.topic) == [0, 1]
 
 
 def test_status_of_a_sink_that_never_was_makes_nothing(command, servers, name):

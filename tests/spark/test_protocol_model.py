@@ -16,6 +16,8 @@ class World:
 
     def __init__(self, **kafka):
         self.log, self.kafka, self.scheduler = ModelLog(), ModelKafka("s", **kafka), Scheduler()
+        # Zombies are tasks of an earlier driver.
+        Coordinator("s", "earlier", self.kafka, self.log).open()
 
     def drive(self, token, partitions=PARTITIONS):
         """The life of a driver: recovery, the tasks, the decision, the end of it."""

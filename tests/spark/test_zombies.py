@@ -2,14 +2,16 @@
 
 import pytest
 
-from dualwrite import Fenced, HeuristicAbort, TransactionAdmin
+from dualwrite import ConfigurationError, Fenced, HeuristicAbort, TransactionAdmin
+from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import BrokerProcess
 from dualwrite.errors import DualWriteError
 from dualwrite.failures import AbortableError
 from dualwrite.recipes.spark.coordinator import Coordinator
-from dualwrite.recipes.spark.ledger import Superseded, deciding
+from dualwrite.recipes.spark.ledger import Decision, Superseded, deciding
 from dualwrite.recipes.spark.names import slot_id
 from dualwrite.recipes.spark.reports import TaskReport, join
+from dualwrite.recipes.spark.sql_log import SqlDecisionLog
 from dualwrite.recipes.spark.topic_log import TopicDecisionLog
 from dualwrite.recipes.spark.transactions import TwoPhaseTransactions
 from tests.spark import kafka
@@ -48,6 +50,13 @@ class Sink:
 
     def close(self):
         self.log.close()
+
+
+def decision_of(joined):
+    return Decision(
+        work=joined.work, batch=joined.batch, attempt=joined.attempt,
+        participants=joined.participants,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -204,6 +213,44 @@ def test_a_decided_transaction_that_was_ended_by_force_is_an_alarm(sink, servers
 
     assert kafka.values(servers, sink.topic) == [0]
     assert sink.log.read().pending == []
+
+
+def test_a_decided_transaction_that_somebody_aborted_is_an_alarm(sink, servers, name):
+    attempt = sink.coordinator.open()
+    joined = join([sink.write(attempt, p, p) for p in range(2)], 0)
+
+    def record(decision):
+        sink.log.update(deciding(decision))
+        # A program that knows of no decision, and a task that has found the slot free since then.
+        stranger = sink.transactions.inspect(slot_id(name, 1, 0))
+        stranger.abort()
+        stranger.close()
+        sink.write(attempt, 1, 99)
+
+    with pytest.raises(HeuristicAbort, match=r"1 of 2 decided .*spark\." + name + r"\.1\.0"):
+        sink.coordinator.decide(joined, record)
+
+    assert kafka.values(servers, sink.topic) == [0]
+    assert kafka.open_ids(servers, name) == []
+
+
+def test_a_ledger_that_knows_nothing_of_open_transactions_ends_none(sink, servers, name, tmp_path):
+    """Whoever looks for the decisions in the wrong place must not take decided for abandoned."""
+    attempt = sink.coordinator.open()
+    sink.log.update(deciding(decision_of(join([sink.write(attempt, 0, 1)], 0))))
+    elsewhere = SqlDecisionLog(SqlStore(f"sqlite:///{tmp_path}/other.db", create=True), name)
+    stranger = Coordinator(name, "stranger", sink.transactions, elsewhere)
+
+    for refused in (stranger.open, stranger.open, stranger.recover, stranger.forget_lost):
+        with pytest.raises(ConfigurationError, match=r"may be decided elsewhere.*--decisions"):
+            refused()
+    assert kafka.open_ids(servers, name) == [slot_id(name, 0, 0)]
+    sink.coordinator.open()
+    assert kafka.values(servers, sink.topic) == [1]
+
+    sink.write(attempt, 0, 2)
+    assert stranger.recover(accept_loss=True).aborted == 1
+    elsewhere._store.close()
 
 
 def test_a_hundred_partitions_and_epochs_that_run_out(name):
