@@ -59,6 +59,8 @@ class TwoPhaseProducer:
         self._put = self._flows.sender.put
         self._is_traced = False
         self._wall_clock_ms = 0.0
+        self._stamp_ms = 0
+        self._stamp_until_ms = 0.0
         self._started_commit: tuple[Flow[None], Step] | None = None
 
     def init_transactions(
@@ -80,6 +82,7 @@ class TwoPhaseProducer:
         with self._lock:
             self._flows.begin()
             self._wall_clock_ms = (time.time() - monotonic()) * 1000
+            self._stamp_until_ms = 0.0
             self._is_traced = tracing.is_on()
 
     def produce(
@@ -110,10 +113,12 @@ class TwoPhaseProducer:
             if topic not in self._topics:
                 self._run("produce", self._flows.know_topic(topic), None)
             now_ms = monotonic() * 1000
-            timestamp_ms = timestamp or int(now_ms + self._wall_clock_ms)
+            if now_ms >= self._stamp_until_ms:
+                self._stamp(now_ms)
+            stamp_ms = timestamp or self._stamp_ms
             try:
                 is_due = self._put(
-                    topic, key, value, partition, timestamp_ms, given, on_delivery, now_ms
+                    topic, key, value, partition, stamp_ms, given, on_delivery, now_ms
                 )
             except Exception:
                 raise
@@ -122,6 +127,11 @@ class TwoPhaseProducer:
                 raise
             if is_due:
                 self._run("produce", self._flows.pump(), None)
+
+    def _stamp(self, now_ms: float) -> None:
+        """Find the timestamp of records for this millisecond: many have the same."""
+        self._stamp_ms = int(now_ms + self._wall_clock_ms)
+        self._stamp_until_ms = self._stamp_ms + 1 - self._wall_clock_ms
 
     def produce_batch(self, topic: str, rows: Iterable[Row], partition: int = -1) -> int:
         """Put many records (key, value, headers, timestamp in ms or 0) into the transaction.

@@ -122,14 +122,14 @@ class Sender:
             raise BufferError("the queue is full: call poll() and try again")
         if partition >= 0:
             queue = self._queues.get((topic, partition)) or self._open_queue(topic, partition)
-        elif key is None and topic in self._sticky:
-            queue = self._sticky[topic]
+        elif key is None and (sticky := self._sticky.get(topic)) is not None:
+            queue = sticky
         else:
             queue = self._queue_for(topic, key)
         need = _RECORD_OVERHEAD_MAX
-        if value is not None:
+        if value:
             need += len(value)
-        if key is not None:
+        if key:
             need += len(key)
         if headers:
             need += _size_of(headers)

@@ -250,6 +250,8 @@ def varint(number: int) -> bytes:
     if 0 <= number < _TABLE_SIZE:
         return _VARINTS[number]
     zigzag = (number << 1) ^ (number >> 63)
+    if zigzag >> 14 and not zigzag >> 21:
+        return bytes((zigzag & 0x7F | 0x80, zigzag >> 7 & 0x7F | 0x80, zigzag >> 14))
     out = bytearray()
     while zigzag > 0x7F:
         out.append(zigzag & 0x7F | 0x80)
@@ -276,6 +278,8 @@ class BatchBuilder:
 
     __slots__ = (
         "_base_timestamp",
+        "_beside_size",
+        "_offset_grows_at",
         "_parts",
         "_time",
         "_timestamp",
@@ -289,6 +293,8 @@ class BatchBuilder:
         self._base_timestamp = NO_TIMESTAMP
         self._timestamp = NO_TIMESTAMP
         self._time = b"\x00\x00"  # attributes and timestamp delta of the record before
+        self._beside_size = 4  # what a record takes beside its own size, key, value and headers
+        self._offset_grows_at = 64  # the first offset delta that takes a byte more
         self.max_timestamp = NO_TIMESTAMP
         self.count = 0
         self.size = HEADER_SIZE
@@ -302,32 +308,32 @@ class BatchBuilder:
     ) -> int:
         """Add a record and return the size of the uncompressed batch."""
         count = self.count
-        if timestamp_ms != self._timestamp:
+        if timestamp_ms != self._timestamp or count == self._offset_grows_at:
             self._move_time(timestamp_ms)
-        time = self._time
         offset = _VARINTS[count] if count < _TABLE_SIZE else varint(count)
-        self.count = count + 1
         if key is None:
             key_size, key = _NULL, b""
+            length = self._beside_size + 1
         else:
-            key_size = varint(len(key))
+            length = len(key)
+            key_size = _VARINTS[length] if length < _TABLE_SIZE else varint(length)
+            length += self._beside_size + len(key_size)
         if value is None:
             value_size, value = _NULL, b""
+            length += 1
         else:
-            length = len(value)
-            value_size = _VARINTS[length] if length < _TABLE_SIZE else varint(length)
-        tail = _encode_headers(headers) if headers else _ZERO
-        length = (
-            len(time)
-            + len(offset)
-            + len(key_size)
-            + len(key)
-            + len(value_size)
-            + len(value)
-            + len(tail)
-        )
+            value_length = len(value)
+            value_size = (
+                _VARINTS[value_length] if value_length < _TABLE_SIZE else varint(value_length)
+            )
+            length += value_length + len(value_size)
+        tail = _ZERO
+        if headers:
+            tail = _encode_headers(headers)
+            length += len(tail) - len(_ZERO)
         size = _VARINTS[length] if length < _TABLE_SIZE else varint(length)
-        self._parts += (size, time, offset, key_size, key, value_size, value, tail)
+        self._parts += (size, self._time, offset, key_size, key, value_size, value, tail)
+        self.count = count + 1
         self.size += length + len(size)
         return self.size
 
@@ -374,12 +380,16 @@ class BatchBuilder:
         )
 
     def _move_time(self, timestamp_ms: int) -> None:
-        if not self.count:
+        count = self.count
+        if not count:
             self._base_timestamp = timestamp_ms
+        elif count == self._offset_grows_at:
+            self._offset_grows_at <<= 7
         if timestamp_ms > self.max_timestamp:
             self.max_timestamp = timestamp_ms
         self._timestamp = timestamp_ms
         self._time = _ZERO + varint(timestamp_ms - self._base_timestamp)
+        self._beside_size = len(self._time) + len(varint(count)) + len(_ZERO)
 
 
 def build_batch(

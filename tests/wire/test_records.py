@@ -192,6 +192,8 @@ def test_aiokafka_reads_what_we_build(content, compression):
 
 
 @given(contents)
+@example([(None, b"v", [], NOON)] * 70)  # offsets of one byte, then of two
+@example([(b"k", b"v", [], NOON + n // 40) for n in range(8300)])  # and of three
 def test_uncompressed_bytes_equal_those_of_kafka_python(content):
     theirs = KafkaPythonBuilder(
         magic=2,
