@@ -200,9 +200,9 @@ class WritePath:
             raise OutcomeUnknown("COMMIT was sent, its answer was lost") from error
         try:
             yield from self._claim(slot)
-        except Exception as problem:
-            # Another instance decides it, or nobody can decide yet, whatever the reason: the
-            # prepared transaction stays open, and the slot is left to recovery.
+        except Exception as problem:  # noqa: BLE001 - whatever the reason
+            # Another instance decides it, or nobody can decide yet: the prepared transaction stays
+            # open, and the slot is left to recovery.
             slot.is_lost = isinstance(problem, Fenced)
             raise OutcomeUnknown(
                 f"COMMIT of {unit.state} on {name} was sent, its answer was lost: {problem}"
