@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dualwrite.cli.cluster import (
+from dualwrite.cli.connecting import (
     AsJson,
     Bootstrap,
     CommandConfig,
@@ -20,7 +20,6 @@ acls = typer.Typer(help="Add, list and remove access rules.", no_args_is_help=Tr
 
 ANY, LITERAL, PREFIXED = 1, 3, 4
 DENY, ALLOW = 2, 3
-COLUMNS = ("resource", "name", "pattern", "principal", "host", "operation", "permission")
 
 
 def attach(app: typer.Typer) -> None:
@@ -118,8 +117,8 @@ def add(
     (answer,) = ask(config, CreateAclsRequest(creations=creations))
     for result in answer.results:
         check(result.error_code, result.error_message)
-    show([_row(c.resource_type, c.resource_name, c.resource_pattern_type, c) for c in creations],
-         COLUMNS, json)  # fmt: skip
+    rows = [_row(c.resource_type, c.resource_name, c.resource_pattern_type, c) for c in creations]
+    show(rows, json)
 
 
 @acls.command("list")
@@ -159,7 +158,7 @@ def list_(
             for found in answer.resources
             for rule in found.acls
         ]
-    show(rows, COLUMNS, json)
+    show(rows, json)
 
 
 @acls.command()
@@ -204,7 +203,7 @@ def remove(
             _row(rule.resource_type, rule.resource_name, rule.pattern_type, rule)
             for rule in result.matching_acls
         ]
-    show(rows, COLUMNS, json)
+    show(rows, json)
 
 
 def _row(kind: int, name: str, pattern: int, rule: Any) -> dict[str, Any]:

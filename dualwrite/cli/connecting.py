@@ -1,10 +1,10 @@
 """Options that every command for operators takes, and what they lead to."""
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -85,6 +85,15 @@ def reached(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
+def reached_config(bootstrap: str | None, command_config: Path | None) -> Mapping[str, Any]:
+    """The client's settings, once a broker has answered at them; else the end of the command."""
+    config = kafka_config(bootstrap, command_config)
+    try:
+        return reached(config)
+    except DualWriteError as error:
+        refused(error)
+
+
 def for_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
     """The same settings without the one key that librdkafka does not know."""
     return {key: value for key, value in config.items() if key != "max.block.ms"}
@@ -154,16 +163,48 @@ def guarded(command: Callable[[], int]) -> None:
 
     try:
         code = command()
-    except (DualWriteError, KafkaException) as error:
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
-        code = REFUSED
+    except DualWriteError as error:
+        refused(error)
+    except KafkaException as error:
+        refused(error.args[0].str())
     raise typer.Exit(code)
 
 
-def show(rows: list[dict[str, Any]], as_json: bool, title: str = "") -> None:
-    """Print rows as a table, or as JSON."""
+def refused(reason: object) -> NoReturn:
+    """End the command: what was asked for can't be done."""
+    typer.echo(f"dualwrite: {reason}", err=True)
+    raise typer.Exit(REFUSED)
+
+
+def misused(reason: object) -> NoReturn:
+    """End the command: it was called in a wrong way."""
+    typer.echo(f"dualwrite: {reason}", err=True)
+    raise typer.Exit(USAGE)
+
+
+def ask(config: Mapping[str, Any], *requests: Any) -> list[Any]:
+    """Send requests over one connection and return the answers; a failure ends the command."""
+    from dualwrite.connection import Connection
+
+    try:
+        with Connection(config) as connection:
+            return [connection.send(request) for request in requests]
+    except (DualWriteError, OSError) as error:
+        refused(error)
+
+
+def check(code: int, message: str | None = None) -> None:
+    """End the command if the broker has answered with an error."""
+    from dualwrite.wire.error_codes import ErrorCode
+
+    if code:
+        refused(f"{ErrorCode.name_of(code)}: {message}" if message else ErrorCode.name_of(code))
+
+
+def show(rows: Sequence[Mapping[str, Any]], as_json: bool, title: str = "") -> None:
+    """Print rows as a table for people, or as JSON for programs."""
     if as_json:
-        typer.echo(json.dumps(rows, default=str))
+        typer.echo(json.dumps(list(rows), default=str))
         return
     from rich import box
     from rich.console import Console

@@ -9,12 +9,13 @@ import typer
 
 from dualwrite.cli.connecting import (
     REFUSED,
-    USAGE,
     AsJson,
     CommandConfig,
     bound_elsewhere,
     kafka_config,
+    misused,
     reached,
+    refused,
 )
 from dualwrite.errors import ConfigurationError, DualWriteError
 
@@ -112,11 +113,9 @@ def _opened(url: str, table: str | None, schema: str | None) -> "Iterator[SqlSto
     try:
         store = open_sql_store(url, table, schema)
     except ConfigurationError as error:
-        typer.echo(f"dualwrite schema: {error}", err=True)
-        raise typer.Exit(USAGE) from None
+        misused(error)
     try:
         with closing(store):
             yield store
     except DualWriteError as error:
-        typer.echo(f"dualwrite schema: {error}", err=True)
-        raise typer.Exit(REFUSED) from None
+        refused(error)

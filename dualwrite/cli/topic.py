@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dualwrite.cli.cluster import (
+from dualwrite.cli.connecting import (
     AsJson,
     Bootstrap,
     CommandConfig,
+    for_librdkafka,
     misused,
     reached_config,
     refused,
     show,
 )
-from dualwrite.cli.connecting import for_librdkafka
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -53,7 +53,7 @@ def create(
     wanted = NewTopic(name, partitions, replication_factor, config=settings)
     admin = _admin(reached_config(bootstrap_servers, command_config))
     _wait(admin.create_topics([wanted])[name])
-    show([{"topic": name, "done": "created"}], ("topic", "done"), json)
+    show([{"topic": name, "done": "created"}], json)
 
 
 @topics.command("list")
@@ -71,7 +71,7 @@ def list_(
         for name, topic in sorted(found.items())
         if internal or not name.startswith("__")
     ]
-    show(rows, ("topic", "partitions"), json)
+    show(rows, json)
 
 
 @topics.command()
@@ -110,7 +110,7 @@ def describe(
         }
         for index in indexes
     ]
-    show(rows, ("partition", "leader", "start", "stable", "end"), json)
+    show(rows, json)
 
 
 @topics.command()
@@ -123,7 +123,7 @@ def delete(
     """Delete a topic with everything in it."""
     admin = _admin(reached_config(bootstrap_servers, command_config))
     _wait(admin.delete_topics([name])[name])
-    show([{"topic": name, "done": "deleted"}], ("topic", "done"), json)
+    show([{"topic": name, "done": "deleted"}], json)
 
 
 def _admin(config: Mapping[str, Any]) -> "AdminClient":

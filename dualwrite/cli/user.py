@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dualwrite.cli.cluster import (
+from dualwrite.cli.connecting import (
     AsJson,
     Bootstrap,
     CommandConfig,
@@ -92,8 +92,7 @@ def add(
         AlterUserScramCredentialsRequest(upsertions=upsertions),
         reached_config(bootstrap_servers, command_config),
     )
-    show([{"user": name, "mechanism": m, "done": "set"} for m in chosen],
-         ("user", "mechanism", "done"), json)  # fmt: skip
+    show([{"user": name, "mechanism": wanted, "done": "set"} for wanted in chosen], json)
 
 
 @users.command("list")
@@ -120,7 +119,7 @@ def list_(
         for result in answer.results
         for info in result.credential_infos
     ]
-    show(rows, ("user", "mechanism", "iterations"), json)
+    show(rows, json)
 
 
 @users.command()
@@ -151,7 +150,7 @@ def remove(
         numbers = held
     deletions = [ScramCredentialDeletion(name=name, mechanism=number) for number in numbers]
     _alter(AlterUserScramCredentialsRequest(deletions=deletions), config)
-    show([{"user": name, "done": "removed"}], ("user", "done"), json)
+    show([{"user": name, "done": "removed"}], json)
 
 
 def _alter(request: Any, config: Mapping[str, Any]) -> None:
