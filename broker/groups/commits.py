@@ -10,14 +10,20 @@ from dualwrite.broker.groups.decision import GroupRecord
 from dualwrite.broker.groups.records import UNKNOWN_MS, Kind, OffsetKey, OffsetValue, make
 from dualwrite.broker.topics import Topic
 from dualwrite.wire.error_codes import ErrorCode
-from dualwrite.wire.messages.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition
+from dualwrite.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from dualwrite.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
 )
 
 Group = ClassicGroup | ConsumerGroup | None
 CommitRequest = OffsetCommitRequest | TxnOffsetCommitRequest
+CommitTopic = OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic
 CommitPartition = OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition
 Rule = Callable[[Topic, int], ErrorCode]
 """What becomes of a commit, by topic and partition."""

@@ -17,7 +17,13 @@ from dualwrite.broker.groups.classic_requests import (
     SessionDeadline,
     SyncDeadline,
 )
-from dualwrite.broker.groups.commits import commit_rule, offset_record, offset_tombstone
+from dualwrite.broker.groups.commits import (
+    CommitRequest,
+    CommitTopic,
+    commit_rule,
+    offset_record,
+    offset_tombstone,
+)
 from dualwrite.broker.groups.consumer import ConsumerGroup
 from dualwrite.broker.groups.consumer_requests import (
     ConsumerRequests,
@@ -33,7 +39,7 @@ from dualwrite.broker.groups.decision import (
 )
 from dualwrite.broker.groups.expiry import expired_places
 from dualwrite.broker.groups.offsets import CommittedOffset, Offsets
-from dualwrite.broker.groups.records import Kind, Parsed, parse
+from dualwrite.broker.groups.records import UNKNOWN_MS, Kind, Parsed, parse
 from dualwrite.broker.groups.timers import Timers
 from dualwrite.broker.settings import Settings
 from dualwrite.broker.topics import Topic, Topics
@@ -152,20 +158,9 @@ class GroupCoordinator:
     ) -> GroupDecision:
         """OffsetCommit. A commit of a classic member shows that it lives."""
         draft = Draft(request.group_id)
-        rule = commit_rule(self._groups.get(request.group_id), request, version)
         response = OffsetCommitResponse()
-        for asked in request.topics:
-            topic = self._topic(asked.name, asked.topic_id)
-            results = []
-            for partition in asked.partitions:
-                error = self._commit_error(topic, asked.topic_id, partition)
-                error = error or (rule(topic, partition.partition_index) if topic else error)
-                if topic is not None and not error:
-                    retention = request.retention_time_ms
-                    draft.records.append(
-                        offset_record(draft.group, topic, partition, now, retention)
-                    )
-                results.append(OffsetCommitResponsePartition(partition.partition_index, error))
+        for asked, errors in self._commit(draft, request, version, now, request.retention_time_ms):
+            results = [OffsetCommitResponsePartition(index, error) for index, error in errors]
             response.topics.append(OffsetCommitResponseTopic(asked.name, asked.topic_id, results))
         if draft.records:
             self._classic.heard_of(draft.group, request.member_id, now)
@@ -177,22 +172,38 @@ class GroupCoordinator:
     ) -> GroupDecision:
         """TxnOffsetCommit; the offsets are pending until the transaction ends (KIP-447)."""
         draft = Draft(request.group_id)
-        rule = commit_rule(self._groups.get(request.group_id), request, version)
         response = TxnOffsetCommitResponse()
-        for asked in request.topics:
-            topic = self._topic(asked.name, asked.topic_id)
-            results = []
-            for partition in asked.partitions:
-                error = self._commit_error(topic, asked.topic_id, partition)
-                error = error or (rule(topic, partition.partition_index) if topic else error)
-                if topic is not None and not error:
-                    draft.records.append(offset_record(draft.group, topic, partition, now))
-                results.append(TxnOffsetCommitResponsePartition(partition.partition_index, error))
+        for asked, errors in self._commit(draft, request, version, now):
+            results = [TxnOffsetCommitResponsePartition(index, error) for index, error in errors]
             response.topics.append(
                 TxnOffsetCommitResponseTopic(asked.name, asked.topic_id, results)
             )
         draft.reply(token, response)
         return draft.decision((request.producer_id, request.producer_epoch))
+
+    def _commit(
+        self,
+        draft: Draft,
+        request: CommitRequest,
+        version: int,
+        now: Now,
+        retention_ms: int = UNKNOWN_MS,
+    ) -> Iterator[tuple[CommitTopic, list[tuple[int, ErrorCode]]]]:
+        """Draft what may be committed; gives each topic with its partitions and their errors."""
+        rule = commit_rule(self._groups.get(draft.group), request, version)
+        for asked in request.topics:
+            topic = self._topic(asked.name, asked.topic_id)
+            errors = []
+            for partition in asked.partitions:
+                error = self._commit_error(topic, asked.topic_id, partition)
+                if topic is not None:
+                    error = error or rule(topic, partition.partition_index)
+                    if not error:
+                        draft.records.append(
+                            offset_record(draft.group, topic, partition, now, retention_ms)
+                        )
+                errors.append((partition.partition_index, error))
+            yield asked, errors
 
     def _topic(self, name: str, topic_id: bytes) -> Topic | None:
         return self._topics.get(name) if name else self._topics.by_id(topic_id)

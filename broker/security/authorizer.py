@@ -169,21 +169,6 @@ class Authorizer:
         """Whether there is some topic that `principal` may do `operation` to (InitProducerId)."""
         return self.allows_any(principal, host, operation, ResourceType.TOPIC)
 
-    def operations(
-        self,
-        principal: str,
-        host: str,
-        resource_type: ResourceType,
-        name: str,
-        among: Iterable[Operation],
-    ) -> int:
-        """The bit field of authorized operations in metadata and descriptions (KIP-430)."""
-        bits = 0
-        for operation in among:
-            if self.allows(principal, host, operation, resource_type, name):
-                bits |= 1 << operation.value
-        return bits
-
     def select(self, which: AclFilter) -> list[AclBinding]:
         """The rules that `which` selects, in a fixed order."""
         return sorted(binding for binding in self._bindings if which.selects(binding))

@@ -1,12 +1,15 @@
 """The authorizer against a model that is too simple to be wrong, and the rules by name."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualwrite.broker.acl import Operation, ResourceType
+from dualwrite.broker.call import Call
+from dualwrite.broker.clock import Now
 from dualwrite.broker.security.authorizer import (
     CACHED_VERDICTS_MAX,
     Authorizer,
@@ -16,6 +19,7 @@ from dualwrite.broker.security.authorizer import (
 )
 from dualwrite.broker.security.bindings import AclBinding, AclFilter, PatternType, Permission
 from dualwrite.broker.security.errors import InvalidBinding, SecurityConfigError
+from dualwrite.wire.api_keys import ApiKey
 
 NAMES = ["a", "ab", "abc", "abd", "b", "*"]
 PRINCIPALS = ["User:x", "User:y"]
@@ -286,9 +290,11 @@ def test_verdicts_follow_changes_and_the_cache_is_bounded():
 
 def test_authorized_operations_are_bits_by_kafkas_numbers():
     real = authorizer(binding(), binding(operation=Operation.WRITE))
-    among = [Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DELETE]
+    sender = SimpleNamespace(principal="User:x", host="h")
+    call = Call(ApiKey.METADATA, 8, 1, "client", None, sender, real, Now(0, 0))
+    among = (Operation.READ, Operation.WRITE, Operation.DESCRIBE, Operation.DELETE)
 
-    bits = real.operations("User:x", "h", ResourceType.TOPIC, "orders", among)
+    bits = call.operations(ResourceType.TOPIC, "orders", among)
 
     assert bits == 1 << 3 | 1 << 4 | 1 << 8
 
