@@ -136,7 +136,7 @@ class AsyncTwoPhaseProducer:
             await self._run("flush", self._flows.drain(), timeout)
         except KafkaTimeout:
             logger.debug("flush: %d records are still under way", len(self))
-        self._serve_callbacks()
+        self._flows.sender.deliveries.serve()
         return len(self)
 
     async def poll(self, timeout: float = 0) -> int:
@@ -144,7 +144,7 @@ class AsyncTwoPhaseProducer:
         until_ms = (time.monotonic() + timeout) * 1000 if timeout > 0 else 0
         if self._flows.sender.outstanding:
             await self._run("poll", self._flows.pump(until_ms), None)
-        return self._serve_callbacks()
+        return self._flows.sender.deliveries.serve()
 
     async def close(self, timeout: float | None = None, *, leave_open: bool = False) -> None:
         """Abort an open transaction and close the connections. A prepared one is left as it is.
@@ -165,7 +165,7 @@ class AsyncTwoPhaseProducer:
         finally:
             states.close()
             await self._driver.close()
-        self._tell_quietly()
+        self._flows.sender.deliveries.serve_quietly()
 
     @property
     def prepared_txn_state(self) -> PreparedTxnState:
@@ -203,21 +203,4 @@ class AsyncTwoPhaseProducer:
             with tracing.span(call, transactional_id=self._flows.transactional_id):
                 return await self._run(call, flow, timeout)
         finally:
-            self._tell_quietly()
-
-    def _serve_callbacks(self) -> int:
-        deliveries = self._flows.sender.deliveries
-        served = 0
-        while deliveries:
-            callback, error, message = deliveries.popleft()
-            served += 1
-            callback(error, message)
-        return served
-
-    def _tell_quietly(self) -> None:
-        """A callback must not hide how a transaction ended."""
-        while self._flows.sender.deliveries:
-            try:
-                self._serve_callbacks()
-            except Exception:
-                logger.exception("a delivery callback failed")
+            self._flows.sender.deliveries.serve_quietly()

@@ -1,9 +1,13 @@
-"""`DeliveredMessage`: what a delivery callback is told of a record, in confluent-kafka's form."""
+"""What a delivery callback is told of a record, in confluent-kafka's form, and when."""
 
+import logging
+from collections import deque
 from collections.abc import Callable
 
 from dualwrite.errors import KafkaError
 from dualwrite.wire.records import Headers
+
+logger = logging.getLogger(__name__)
 
 NO_OFFSET = -1001
 """confluent-kafka's OFFSET_INVALID: the record was not delivered, or its offset is not known."""
@@ -82,3 +86,26 @@ class DeliveredMessage:
 
 
 DeliveryCallback = Callable[[KafkaError | None, DeliveredMessage], object]
+
+
+class Deliveries(deque[tuple[DeliveryCallback, KafkaError | None, DeliveredMessage]]):
+    """The callbacks that are still to be run, with what they are told."""
+
+    def serve(self) -> int:
+        """Run them and return how many there were; what they raise reaches the caller."""
+        served = 0
+        while True:
+            try:
+                callback, error, message = self.popleft()
+            except IndexError:  # not asked before: another thread may take the last one
+                return served
+            served += 1
+            callback(error, message)
+
+    def serve_quietly(self) -> None:
+        """As above, where a callback must not hide how a transaction ended."""
+        while self:
+            try:
+                self.serve()
+            except Exception:
+                logger.exception("a delivery callback failed")

@@ -273,7 +273,7 @@ class TwoPhaseProducer:
                 self._run("flush", self._flows.drain(), timeout)
             except KafkaTimeout:
                 logger.debug("flush: %d records are still under way", len(self))
-        self._serve_callbacks()
+        self._flows.sender.deliveries.serve()
         return len(self)
 
     def poll(self, timeout: float = 0) -> int:
@@ -283,7 +283,7 @@ class TwoPhaseProducer:
             until_ms = (monotonic() + timeout) * 1000 if timeout > 0 else 0
             if self._flows.sender.outstanding:
                 self._run("poll", self._flows.pump(until_ms), None)
-        return self._serve_callbacks()
+        return self._flows.sender.deliveries.serve()
 
     def close(self, timeout: float | None = None, *, leave_open: bool = False) -> None:
         """Abort an open transaction and close the connections. A prepared one is left as it is.
@@ -302,7 +302,7 @@ class TwoPhaseProducer:
             finally:
                 flows.states.close()
                 self._driver.close()
-        self._tell_quietly()
+        self._flows.sender.deliveries.serve_quietly()
 
     def _abort_at_last(self, timeout: float | None) -> None:
         limit_ms = _CLOSE_MS if timeout is None else timeout * 1000
@@ -342,25 +342,7 @@ class TwoPhaseProducer:
             with tracing.span(call, transactional_id=self._flows.transactional_id):
                 return self._run(call, flow, timeout, reached)
         finally:
-            self._tell_quietly()
-
-    def _serve_callbacks(self) -> int:
-        """Run the delivery callbacks that wait; what they raise reaches the caller."""
-        deliveries = self._flows.sender.deliveries
-        served = 0
-        while deliveries:
-            callback, error, message = deliveries.popleft()
-            served += 1
-            callback(error, message)
-        return served
-
-    def _tell_quietly(self) -> None:
-        """As above, but a callback must not hide how a transaction ended."""
-        while self._flows.sender.deliveries:
-            try:
-                self._serve_callbacks()
-            except Exception:
-                logger.exception("a delivery callback failed")
+            self._flows.sender.deliveries.serve_quietly()
 
     @property
     def prepared_txn_state(self) -> PreparedTxnState:

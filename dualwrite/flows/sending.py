@@ -6,7 +6,6 @@ because a batch that must be sent again goes in front of those that follow it, a
 broker refuses a batch whose predecessor is missing (45), which then just means "again".
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from dualwrite.delivery import (
     TIMESTAMP_CREATE_TIME,
     TIMESTAMP_LOG_APPEND_TIME,
     DeliveredMessage,
+    Deliveries,
     DeliveryCallback,
 )
 from dualwrite.errors import KafkaError
@@ -48,7 +48,6 @@ _ANSWER_MS_MIN = 1_000.0
 
 OnError = Callable[[Exception, bool], None]
 Choose = Callable[[int], int]
-Delivery = tuple[DeliveryCallback, KafkaError | None, DeliveredMessage]
 
 
 class InFlight:
@@ -80,7 +79,7 @@ class Sender:
         self.outstanding = 0
         """Records without an answer, those in open batches included."""
         self.linger_until_ms = FOREVER
-        self.deliveries: deque[Delivery] = deque()
+        self.deliveries = Deliveries()
         self._cluster = cluster
         self._config = config
         self._choose = choose
