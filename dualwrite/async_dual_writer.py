@@ -32,9 +32,9 @@ from dualwrite.slot_pool import Slot
 from dualwrite.steps import run_async
 from dualwrite.store import AsyncStore, LocalTransaction, Store, check_store
 from dualwrite.surroundings import Kafka, Surroundings
-from dualwrite.transaction import Rollback, TransactionView, Unit
+from dualwrite.transaction import Block, Unit
 from dualwrite.upkeep import Leaser, Upkeep
-from dualwrite.write_path import WritePath, as_retryable
+from dualwrite.write_path import WritePath, ends_quietly
 from dualwrite.writer_settings import KafkaCommit, ModeName, WriterSettings
 
 T = TypeVar("T")
@@ -44,13 +44,13 @@ _current: "contextvars.ContextVar[AsyncTransaction | None]" = contextvars.Contex
 )
 
 
-class AsyncTransaction(TransactionView):
+class AsyncTransaction(Block):
     """One dual write. Nothing goes to Kafka before the block ends."""
 
+    _writer: "AsyncDualWriter"
+
     def __init__(self, writer: "AsyncDualWriter", handle: object | None) -> None:
-        super().__init__()
-        self._writer = writer
-        self._handle = handle
+        super().__init__(writer, handle)
         self._task: asyncio.Task[Any] | None = None
         self._token: contextvars.Token[AsyncTransaction | None] | None = None
         self._joined: AsyncTransaction | None = None
@@ -85,19 +85,7 @@ class AsyncTransaction(TransactionView):
             await self._opened.commit(self._open_unit())
             return False
         await self._opened.roll_back(self._open_unit())
-        if isinstance(error, Rollback):
-            return True
-        named = as_retryable(error)
-        if named is not error:
-            raise named from error
-        return False
-
-    def check_joins(self, writer: object, handle: object | None) -> None:
-        """Refuse a block inside this one that is not of the same transaction."""
-        if writer is not self._writer:
-            raise InvalidTxnState("a dual write of another writer is open: one COMMIT ends one")
-        if handle is not None and handle is not self._handle:
-            raise InvalidTxnState("a dual write with another session or connection is open")
+        return ends_quietly(error)
 
 
 class AsyncDualWriter:

@@ -28,9 +28,9 @@ from dualwrite.slot_queue import SlotQueue
 from dualwrite.steps import run
 from dualwrite.store import Store, check_store
 from dualwrite.surroundings import Surroundings
-from dualwrite.transaction import Rollback, TransactionView, Unit
+from dualwrite.transaction import Block, TransactionView, Unit
 from dualwrite.upkeep import StoreLeaser, Upkeep
-from dualwrite.write_path import WritePath, as_retryable
+from dualwrite.write_path import WritePath, ends_quietly
 from dualwrite.writer_settings import KafkaCommit, ModeName, WriterSettings
 
 T = TypeVar("T")
@@ -49,13 +49,13 @@ _current: "contextvars.ContextVar[Transaction | None]" = contextvars.ContextVar(
 )
 
 
-class Transaction(TransactionView):
+class Transaction(Block):
     """One dual write. Nothing goes to Kafka before the block ends."""
 
+    _writer: "DualWriter"
+
     def __init__(self, writer: "DualWriter", handle: object | None) -> None:
-        super().__init__()
-        self._writer = writer
-        self._handle = handle
+        super().__init__(writer, handle)
         self._thread = threading.get_ident()
         self._token: contextvars.Token[Transaction | None] | None = None
         self._joined: Transaction | None = None
@@ -88,19 +88,7 @@ class Transaction(TransactionView):
             self._opened.commit(self._open_unit())
             return False
         self._opened.roll_back(self._open_unit())
-        if isinstance(error, Rollback):
-            return True
-        named = as_retryable(error)
-        if named is not error:
-            raise named from error
-        return False
-
-    def check_joins(self, writer: object, handle: object | None) -> None:
-        """Refuse a block inside this one that is not of the same transaction."""
-        if writer is not self._writer:
-            raise InvalidTxnState("a dual write of another writer is open: one COMMIT ends one")
-        if handle is not None and handle is not self._handle:
-            raise InvalidTxnState("a dual write with another session or connection is open")
+        return ends_quietly(error)
 
 
 class ExplicitTransaction(TransactionView):

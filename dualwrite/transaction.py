@@ -214,3 +214,19 @@ class TransactionView:
     def spoil(self, error: BaseException) -> None:
         """A joined block failed: what it did cannot be undone alone, so everything will be."""
         self._open_unit().spoiled_by = error
+
+
+class Block(TransactionView):
+    """A dual write that ends with a block; a block inside another one joins it."""
+
+    def __init__(self, writer: object, handle: object | None) -> None:
+        super().__init__()
+        self._writer = writer
+        self._handle = handle
+
+    def check_joins(self, writer: object, handle: object | None) -> None:
+        """Refuse a block inside this one that is not of the same transaction."""
+        if writer is not self._writer:
+            raise InvalidTxnState("a dual write of another writer is open: one COMMIT ends one")
+        if handle is not None and handle is not self._handle:
+            raise InvalidTxnState("a dual write with another session or connection is open")

@@ -30,7 +30,7 @@ from dualwrite.slot_pool import Slot
 from dualwrite.steps import Steps, call
 from dualwrite.store import CannotDecideYet, CommitUnknown, StoreUnavailable
 from dualwrite.surroundings import Surroundings
-from dualwrite.transaction import Outcome, Unit
+from dualwrite.transaction import Outcome, Rollback, Unit
 from dualwrite.wire.error_codes import ErrorCode
 
 logger = logging.getLogger(__name__)
@@ -281,6 +281,16 @@ def as_retryable(error: BaseException) -> BaseException:
     if is_serialization_failure(error):
         return RetryableError(f"the database asks to run the transaction again: {error}")
     return error
+
+
+def ends_quietly(error: BaseException) -> bool:
+    """Whether a block that was rolled back because of this error ends without one."""
+    if isinstance(error, Rollback):
+        return True
+    named = as_retryable(error)
+    if named is not error:
+        raise named from error
+    return False
 
 
 def raise_named(error: BaseException) -> NoReturn:
