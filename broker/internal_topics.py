@@ -4,12 +4,14 @@ Decisions become journal items here, and on load the same records come back out 
 """
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from dualwrite.broker.clock import Now
 from dualwrite.broker.groups.coordinator import GroupCoordinator
 from dualwrite.broker.groups.decision import GroupDecision
 from dualwrite.broker.storage.entry import Append, Item, PartitionKey
+from dualwrite.broker.storage.errors import LogOffline
 from dualwrite.broker.storage.log import Log
 from dualwrite.broker.storage.storage import Storage
 from dualwrite.broker.topics import CONSUMER_OFFSETS, TRANSACTION_STATE, Topic, Topics
@@ -95,47 +97,59 @@ class InternalTopics:
     def load_transactions(self, storage: Storage, coordinator: Coordinator) -> None:
         """Replay the last record of every id in `__transaction_state`: it says all that is known."""
         for log in self._logs(storage, self._state):
-            latest: dict[bytes, bytes | None] = {}
-            for header, batch in scan(log):
-                if not header.is_control:
-                    for record in records(batch, header=header):
-                        latest[record.key or b""] = record.value
-            for key, value in latest.items():
-                change = decode_record(key, value)
-                if change is not None:
-                    coordinator.replay(change)
+            with suppress(LogOffline):  # its ids wait until it is repaired
+                for key, value in _newest_records(log).items():
+                    change = decode_record(key, value)
+                    if change is not None:
+                        coordinator.replay(change)
 
     def load_groups(self, storage: Storage, coordinator: GroupCoordinator, now: Now) -> None:
         """Replay every record and marker of `__consumer_offsets`."""
         for log in self._logs(storage, self._offsets):
-            partition = log.key[1]
-            for header, batch in scan(log):
-                if header.is_control:
-                    marker = EndMarker.parse(batch)
-                    if marker is not None:
-                        coordinator.replay_marker(partition, marker.producer_id, marker.commit)
-                    continue
-                producer_id = header.producer_id if header.is_transactional else -1
-                for record in records(batch, header=header):
-                    coordinator.replay(
-                        partition,
-                        record.key or b"",
-                        record.value,
-                        header.base_offset + record.offset_delta,
-                        now,
-                        producer_id,
-                    )
+            with suppress(LogOffline):  # its groups wait; what came before the damage is not shown
+                _replay_groups(log, coordinator, now)
+
+    def has_all_transactions(self, storage: Storage) -> bool:
+        """Whether no partition of `__transaction_state` is offline."""
+        return all(log.offline is None for log in self._logs(storage, self._state))
 
     @staticmethod
     def _logs(storage: Storage, topic: Topic) -> Iterator[Log]:
-        for index in range(topic.partitions):
-            log = storage.logs[topic.id, index]
-            if log.offline is None:
-                yield log
+        return (storage.logs[topic.id, index] for index in range(topic.partitions))
+
+
+def _newest_records(log: Log) -> dict[bytes, bytes | None]:
+    newest: dict[bytes, bytes | None] = {}
+    for header, batch in scan(log):
+        if not header.is_control:
+            for record in records(batch, header=header):
+                newest[record.key or b""] = record.value
+    return newest
+
+
+def _replay_groups(log: Log, coordinator: GroupCoordinator, now: Now) -> None:
+    partition = log.key[1]
+    for header, batch in scan(log):
+        if header.is_control:
+            marker = EndMarker.parse(batch)
+            if marker is not None:
+                coordinator.replay_marker(partition, marker.producer_id, marker.commit)
+            continue
+        producer_id = header.producer_id if header.is_transactional else -1
+        for record in records(batch, header=header):
+            coordinator.replay(
+                partition,
+                record.key or b"",
+                record.value,
+                header.base_offset + record.offset_delta,
+                now,
+                producer_id,
+            )
 
 
 def scan(log: Log) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Every batch of a log from its beginning to its end."""
+    """Every batch of a log from its beginning to its end; raises `LogOffline`."""
+    log.refuse_offline()
     offset = log.log_start
     while offset < log.end:
         found = log.read(offset, LOAD_BYTES, log.end)

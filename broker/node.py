@@ -59,7 +59,7 @@ from dualwrite.broker.transactions.coordinator import (
     CoordinatorSettings,
 )
 from dualwrite.broker.transactions.decision import Decision
-from dualwrite.broker.transactions.state import PartitionRef
+from dualwrite.broker.transactions.state import PartitionRef, Transaction
 from dualwrite.broker.unsent import Unsent
 from dualwrite.broker.waiting import Waiter, Waiting
 from dualwrite.wire.error_codes import ErrorCode
@@ -282,15 +282,24 @@ class Node:
         self._chores.add(CHECKPOINT_LOOK_MS, self._checkpoint, now)
 
     def _abort_timed_out(self, now: Now) -> bool:
-        decisions = self.transactions.abort_timed_out(now)
-        for decision in decisions:
-            self.execute(decision, now)
-        return bool(decisions)
+        return self._execute_all(self.transactions.abort_timed_out(now), now)
 
     def _expire_ids(self, now: Now) -> bool:
         decision = self.transactions.expire_ids(now)
-        self.execute(decision, now)
-        return bool(decision.records)
+        records = tuple(r for r in decision.records if self._is_served(r))
+        self.execute(decision._replace(records=records), now)
+        return bool(records)
+
+    def _execute_all(self, decisions: Iterable[Decision], now: Now) -> bool:
+        """Carry out what no client has asked for; says whether there was anything to do."""
+        possible = [decision for decision in decisions if self._is_served(decision.records[0])]
+        for decision in possible:
+            self.execute(decision, now)
+        return bool(possible)
+
+    def _is_served(self, transaction: Transaction) -> bool:
+        """Whether anything can be written about an id; if not, it holds up no other."""
+        return self.transaction_error(transaction.transactional_id) is ErrorCode.NONE
 
     def _expire_producers(self, now: Now) -> bool:
         for log in self.storage.logs.values():
@@ -365,7 +374,7 @@ class Node:
             item = self._internal.group_item(decision, now)
             found = self.storage.logs[item.key]
             if found.offline is not None:
-                return ErrorCode.COORDINATOR_NOT_AVAILABLE
+                return ErrorCode.NOT_COORDINATOR
             if decision.producer is not None:
                 assert item.header is not None
                 verdict = found.producers.check(
@@ -388,10 +397,12 @@ class Node:
             self.answer(call, response)
         return ErrorCode.NONE
 
-    def group_error(self, group: str) -> ErrorCode:
-        """Why nothing can be written about a group now."""
+    def group_error(self, group: str, *, writes: bool = True) -> ErrorCode:
+        """Why a group can't be served now; `writes`: something will be written about it."""
         found = self.storage.logs[self._internal.group_key(group)]
-        if found.offline is not None or self.storage.is_full:
+        if found.offline is not None:
+            return ErrorCode.NOT_COORDINATOR
+        if writes and self.storage.is_full:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         return ErrorCode.NONE
 
@@ -399,10 +410,13 @@ class Node:
         """Where a group's offsets are, as a transaction names it."""
         return PartitionRef(CONSUMER_OFFSETS, self._internal.group_key(group)[1])
 
+    def knows_all_transactions(self) -> bool:
+        """Whether the coordinator could say of any producer id that it has nothing open."""
+        return self._internal.has_all_transactions(self.storage)
+
     def _finish_decided(self, now: Now) -> None:
         """Go on with transactions that waited for a partition which is back, or gone."""
-        for decision in self.transactions.complete_decided(now):
-            self.execute(decision, now)
+        self._execute_all(self.transactions.complete_decided(now), now)
 
     def _availability(self, ref: PartitionRef) -> Availability:
         found = self.find_log(ref.topic, ref.partition)
@@ -411,10 +425,10 @@ class Node:
         return Availability.ONLINE if found.offline is None else Availability.OFFLINE
 
     def transaction_error(self, transactional_id: str, *, begins: bool = False) -> ErrorCode:
-        """Why nothing can be written about a transactional id now; `begins`: more will follow."""
+        """Why a transactional id can't be served now; `begins`: more will be written for it."""
         found = self.storage.logs[self._internal.state_key(transactional_id)]
         if found.offline is not None:
-            return ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.NOT_COORDINATOR
         if begins and self.storage.is_full:
             # What is left of the disk is for ending transactions.
             return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -35,8 +35,10 @@ def consumer_group_describe(
 def _describe(
     node: "Node", call: "Call[ConsumerGroupDescribeRequest]", group_id: str
 ) -> DescribedGroup:
-    if not call.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
-        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if call.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        error = node.group_error(group_id, writes=False)
+    if error:
         return DescribedGroup(error_code=error, group_id=group_id)
     found = node.groups.describe_consumer_group(group_id)
     if not all(call.may(Operation.DESCRIBE, ResourceType.TOPIC, t) for t in _topics(found)):

@@ -29,8 +29,10 @@ def describe_groups(node: "Node", call: "Call[DescribeGroupsRequest]") -> Descri
 
 
 def _describe(node: "Node", call: "Call[DescribeGroupsRequest]", group_id: str) -> DescribedGroup:
-    if not call.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
-        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if call.may(Operation.DESCRIBE, ResourceType.GROUP, group_id):
+        error = node.group_error(group_id, writes=False)
+    if error:
         return DescribedGroup(error_code=error, group_id=group_id)
     found = node.groups.describe_group(group_id, call.version)
     if call.request.include_authorized_operations:

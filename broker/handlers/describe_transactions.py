@@ -41,6 +41,9 @@ def _describe(
         return _failed(name, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not name:
         return _failed(name, ErrorCode.INVALID_REQUEST)
+    error = node.transaction_error(name)
+    if error:
+        return _failed(name, error)
     known = node.transactions.get(name)
     if known is None:
         return _failed(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @handles(ApiKey.HEARTBEAT, versions=(0, 4), request=HeartbeatRequest)
 def heartbeat(node: "Node", call: "Call[HeartbeatRequest]") -> HeartbeatResponse | None:
     request = call.request
-    if not call.may(Operation.READ, ResourceType.GROUP, request.group_id):
-        return HeartbeatResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if call.may(Operation.READ, ResourceType.GROUP, request.group_id):
+        error = node.group_error(request.group_id, writes=False)
+    if error:
+        return HeartbeatResponse(error_code=error)
     node.settle(node.groups.heartbeat(request, call, call.now), call.now)
     return None

@@ -51,8 +51,10 @@ def offset_fetch(node: "Node", call: "Call[OffsetFetchRequest]") -> OffsetFetchR
 def _group(
     node: "Node", call: "Call[OffsetFetchRequest]", asked: OffsetFetchRequestGroup
 ) -> OffsetFetchResponseGroup:
-    if not call.may(Operation.DESCRIBE, ResourceType.GROUP, asked.group_id):
-        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    if call.may(Operation.DESCRIBE, ResourceType.GROUP, asked.group_id):
+        error = node.group_error(asked.group_id, writes=False)
+    if error:
         return OffsetFetchResponseGroup(group_id=asked.group_id, error_code=error)
     found = node.groups.offset_fetch(asked, call.request.require_stable)
     if asked.topics is None:

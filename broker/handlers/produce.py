@@ -20,7 +20,7 @@ from dualwrite.broker.producers.verdicts import Accept, Duplicate, Standing
 from dualwrite.broker.storage.entry import Append, Item
 from dualwrite.broker.storage.log import Log
 from dualwrite.broker.topics import Topic
-from dualwrite.broker.transactions.decision import DONE, Decision
+from dualwrite.broker.transactions.decision import DONE, Decision, refuse
 from dualwrite.broker.transactions.dialect import dialect, is_transaction_v2
 from dualwrite.broker.transactions.state import Pair, PartitionRef
 from dualwrite.wire.api_keys import ApiKey
@@ -220,7 +220,10 @@ def _join_transaction(
         return DONE
     pair = pairs.pop()
     refs = [batch.ref for batch in asking]
-    if tv2:
+    error = node.transaction_error(transactional_id or "", begins=True)
+    if error:
+        decision = refuse(error)
+    elif tv2:
         decision = node.transactions.add_partitions(
             transactional_id, pair, refs, tv2=True, now=call.now
         )

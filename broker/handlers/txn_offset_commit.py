@@ -75,11 +75,11 @@ def _join_transaction(node: "Node", call: "Call[TxnOffsetCommitRequest]") -> Err
     name = request.transactional_id
     pair = Pair(request.producer_id, request.producer_epoch)
     partition = node.offsets_partition(request.group_id)
-    if not is_transaction_v2(ApiKey.TXN_OFFSET_COMMIT, call.version):
-        return node.transactions.verify(name, pair, [partition]).error_for(partition)
     error = node.transaction_error(name, begins=True)
     if error:
         return error
+    if not is_transaction_v2(ApiKey.TXN_OFFSET_COMMIT, call.version):
+        return node.transactions.verify(name, pair, [partition]).error_for(partition)
     decision = node.transactions.add_partitions(name, pair, [partition], tv2=True, now=call.now)
     node.execute(decision, call.now)
     return decision.error

@@ -2,8 +2,9 @@
 
 For operators who end a transaction that hangs in a partition: CLUSTER_ACTION or ALTER on the cluster. A
 producer id that the coordinator shows as ongoing is refused with 48: a marker behind the coordinator's
-back would tear the transaction apart. v2 says which epoch rule applies (KIP-1228). All markers of a
-request that are accepted are one journal entry.
+back would tear the transaction apart. As long as it can't know, because a partition of
+__transaction_state is damaged, the answer is 16. v2 says which epoch rule applies (KIP-1228). What is
+accepted of one marker is one journal entry.
 """
 
 from typing import TYPE_CHECKING
@@ -90,6 +91,8 @@ def _check(node: "Node", wanted: WritableTxnMarker, ref: PartitionRef) -> ErrorC
         return ErrorCode.KAFKA_STORAGE_ERROR
     if node.transactions.is_open(wanted.producer_id):
         return ErrorCode.INVALID_TXN_STATE
+    if not node.knows_all_transactions():
+        return ErrorCode.NOT_COORDINATOR
     if min(wanted.producer_id, wanted.producer_epoch) < 0:
         return ErrorCode.INVALID_REQUEST
     verdict = log.producers.check_marker(

@@ -1,5 +1,6 @@
 """One partition's log: segments, the producers' states, and how far readers may go."""
 
+import logging
 from collections.abc import Iterator
 
 from dualwrite.broker.clock import Now
@@ -12,6 +13,8 @@ from dualwrite.broker.storage.segment import DamagedSegment, Segment
 from dualwrite.broker.storage.settings import LogSettings
 from dualwrite.wire.batch_header import CONTROL, BatchHeader
 from dualwrite.wire.records import BatchError, EndMarker, records, timestamp_of
+
+logger = logging.getLogger(__name__)
 
 LOGS_DIR = "logs"
 
@@ -142,6 +145,7 @@ class Log:
         """Serve nothing of this log any more; the others go on."""
         if self.offline is None:
             self.offline = reason
+            logger.error("a log is not served any more: %s", reason)
 
     def _segment_of(self, offset: int) -> int:
         segments = self.segments
