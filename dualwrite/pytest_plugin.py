@@ -62,6 +62,7 @@ def read_topic(topic: str, bootstrap_servers: str, timeout: float = 30.0) -> lis
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end of a partition is told by an empty answer
             "auto.offset.reset": "earliest",
         }
     )

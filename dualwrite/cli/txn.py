@@ -233,6 +233,8 @@ def _partitions(
     from confluent_kafka.admin import AdminClient, OffsetSpec
 
     admin = AdminClient(for_librdkafka(config) | {"log_level": 0})
+    # librdkafka puts off its question for leaders by three seconds while it bootstraps.
+    admin.list_topics(timeout=20)
     ends = {}
     for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):
         asked = {TopicPartition(*name): OffsetSpec.latest() for name in described.partitions}

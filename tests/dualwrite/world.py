@@ -25,6 +25,7 @@ def read_committed(bootstrap, topic, isolation="read_committed"):
             "group.id": unique("reader"),
             "isolation.level": isolation,
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told by an empty answer
             "enable.auto.commit": False,
             "log_level": 0,
         }

@@ -28,6 +28,7 @@ def _assigned(servers, topic):
             "bootstrap.servers": servers,
             "group.id": "outside",
             "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told by an empty answer
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
         }
