@@ -45,7 +45,8 @@ class Sql:
 
         self._orders = "orders_" + case.app.replace("-", "_")
         self._engine = create_engine(case.address, poolclass=NullPool)
-        self.store = SqlStore(self._engine, table="state_" + case.app.replace("-", "_"))
+        table = "state_" + case.app.replace("-", "_")
+        self.store = SqlStore(self._engine, table=table, lock_timeout=2)
 
     def create(self, commit_seconds=0):
         self.store.create_tables()
