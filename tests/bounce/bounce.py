@@ -258,21 +258,25 @@ class Bounce:
                 return
             time.sleep(0.2)
 
-    def _is_copied(self, wanted: dict[str, int]) -> bool:
-        """Whether the group has committed everything: the rest of a partition are markers alone."""
+    def _committed(self) -> list[TopicPartition]:
+        """How far the copiers' group has come."""
         consumer = clients.consumer_of(self.place, COPIERS)
         try:
             asked = [TopicPartition(ORDERS, p) for p in range(PARTITIONS)]
-            found = consumer.committed(asked, 20)
-            for partition in found:
+            return list(consumer.committed(asked, 20))
+        finally:
+            consumer.close()
+
+    def _is_copied(self, wanted: dict[str, int]) -> bool:
+        """Whether the group has committed everything: the rest of a partition are markers alone."""
+        try:
+            for partition in self._committed():
                 end = wanted[f"{ORDERS}/{partition.partition}"]
                 if partition.offset < end and self._has_records(partition, end):
                     return False
             return True
         except KafkaException:
             return False
-        finally:
-            consumer.close()
 
     def _has_records(self, partition: TopicPartition, end: int) -> bool:
         start = max(partition.offset, 0)
@@ -289,9 +293,13 @@ class Bounce:
             self._recorder.write("final", key=key, seen=seen)
             last[key] = seen[-1][0] if seen else -1
         with self._database() as engine, engine.connect() as connection:
-            for (name,) in connection.execute(text("SELECT name FROM orders")):
-                self._recorder.write("row", txn=name)
-                self.report.rows += 1
+            names = [name for (name,) in connection.execute(text("SELECT name FROM orders"))]
+        self._recorder.write("rows", txns=names)
+        self.report.rows = len(names)
+        for partition in self._committed():
+            key = f"{ORDERS}/{partition.partition}"
+            offset = max(partition.offset, -1)
+            self._recorder.write("committed", group=COPIERS, key=key, offset=offset)
         unfinished = self.place.stop.with_suffix(".new")
         unfinished.write_text(json.dumps(last))
         unfinished.rename(self.place.stop)

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
 from sqlalchemy import Engine, create_engine, text
@@ -57,9 +58,11 @@ def engine_of(place: Place) -> Engine:
     return create_engine(place.url, connect_args=connect_args, pool_pre_ping=True)
 
 
-def writer_of(place: Place, store: SqlStore) -> DualWriter:
+def writer_of(
+    place: Place, store: SqlStore, on_step: Callable[[str], None] | None = None
+) -> DualWriter:
     config = {"bootstrap.servers": place.bootstrap, "max.block.ms": PATIENCE_MS, "linger.ms": 0}
-    return DualWriter(config, store=store, app=APP, slots=1, lease_seconds=5)
+    return DualWriter(config, store=store, app=APP, slots=1, lease_seconds=5, on_step=on_step)
 
 
 def write(place: Place, process: str, seed: int) -> None:
@@ -67,13 +70,18 @@ def write(place: Place, process: str, seed: int) -> None:
     recorder = Recorder(place.history)
     chance = random.Random(seed)
     store = SqlStore(engine_of(place))
-    number = 0
+    txn = Txn(process, 0, is_dual=True)
+
+    def on_step(name: str) -> None:
+        if name == "committing":
+            recorder.ask(txn)
+
     while True:
         # Whatever goes wrong while opening has happened to no transaction.
-        with contextlib.suppress(Exception), writer_of(place, store) as writer:
+        with contextlib.suppress(Exception), writer_of(place, store, on_step) as writer:
             while True:
-                number += 1
-                _write_one(writer, recorder, chance, Txn(process, number, is_dual=True))
+                txn = Txn(process, txn.number + 1, is_dual=True)
+                _write_one(writer, recorder, chance, txn)
         time.sleep(PAUSE_SECONDS)
 
 
@@ -81,13 +89,15 @@ def _write_one(writer: DualWriter, recorder: Recorder, chance: random.Random, tx
     for n in range(chance.randint(1, RECORDS_MAX)):
         txn.sends.append(Send(f"{ORDERS}/{chance.randrange(PARTITIONS)}", f"{txn.name}:{n}"))
     is_rolled_back = chance.random() < ROLLBACK_CHANCE
+    is_told_offsets = chance.random() < 0.5  # else the records go as batches
     recorder.invoke(txn)
     try:
         with writer.transaction() as tx:
             tx.session.execute(text("INSERT INTO orders VALUES (:name)"), {"name": txn.name})
             for send in txn.sends:
                 topic, partition = send.key.split("/")
-                tx.produce(topic, send.value, partition=int(partition))
+                tell = learns(send) if is_told_offsets else None
+                tx.produce(topic, send.value, partition=int(partition), on_delivery=tell)
             if is_rolled_back:
                 raise Rollback
         txn.status = "fail" if is_rolled_back else "ok"
@@ -97,6 +107,15 @@ def _write_one(writer: DualWriter, recorder: Recorder, chance: random.Random, tx
         txn.status = "fail"
         time.sleep(PAUSE_SECONDS)
     recorder.complete(txn)
+
+
+def learns(send: Send) -> Callable[[Any, Any], None]:
+    """A delivery callback that notes the offset."""
+
+    def delivered(error: Any, message: Any) -> None:
+        send.offset = -1 if error else message.offset()
+
+    return delivered
 
 
 class OurTransactions:
@@ -118,7 +137,10 @@ class OurTransactions:
     def fill(self, sends: list[Send], offsets: list[TopicPartition], consumer: Consumer) -> None:
         self._producer.begin_transaction()
         for send in sends:
-            self._producer.produce(COPIES, send.value, partition=int(send.key.split("/")[1]))
+            partition = int(send.key.split("/")[1])
+            self._producer.produce(
+                COPIES, send.value, partition=partition, on_delivery=learns(send)
+            )
         self._producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata())
         self._producer.flush()
 
@@ -150,7 +172,10 @@ class LibrdkafkaTransactions:
     def fill(self, sends: list[Send], offsets: list[TopicPartition], consumer: Consumer) -> None:
         self._producer.begin_transaction()
         for send in sends:
-            self._producer.produce(COPIES, send.value, partition=int(send.key.split("/")[1]))
+            partition = int(send.key.split("/")[1])
+            self._producer.produce(
+                COPIES, send.value, partition=partition, on_delivery=learns(send)
+            )
         metadata = consumer.consumer_group_metadata()
         self._producer.send_offsets_to_transaction(offsets, metadata, PATIENCE_MS / 1000)
 
@@ -186,14 +211,18 @@ def copy(place: Place, process: str, index: int) -> None:
     """Consume orders, produce copies with the consumed offsets in one transaction (KIP-447)."""
     recorder = Recorder(place.history)
     consumer = consumer_of(place, COPIERS)
-    consumer.subscribe([ORDERS], on_assign=lambda *_: recorder.write("assign", process=process))
+    consumer.subscribe([ORDERS], on_assign=lambda *_: recorder.assign(process))
     kind = KINDS[index % len(KINDS)]
     transactional_id = f"copier-{index}"
     number = 0
     transactions: OurTransactions | LibrdkafkaTransactions | None = None
     while True:
         try:
-            transactions = transactions or _settle(place, kind, transactional_id, consumer)
+            if transactions is None:
+                renewed = kind(place, transactional_id)  # ends what the last one left open
+                _go_back(consumer)
+                recorder.assign(process)
+                transactions = renewed
         except (DualWriteError, KafkaException):
             time.sleep(PAUSE_SECONDS)
             continue
@@ -206,15 +235,13 @@ def copy(place: Place, process: str, index: int) -> None:
                 transactions = None
 
 
-def _settle(place: Place, kind: Transactions, transactional_id: str, consumer: Consumer):
-    """A new producer ends what the last one left open; then go on where the group really is."""
-    transactions = kind(place, transactional_id)
+def _go_back(consumer: Consumer) -> None:
+    """Go on where the group really is."""
     assigned = consumer.assignment()
     if assigned:
         for partition in consumer.committed(assigned, PATIENCE_MS / 1000):
             partition.offset = max(partition.offset, 0)
             consumer.seek(partition)
-    return transactions
 
 
 def _copy_batch(transactions, consumer: Consumer, recorder: Recorder, txn: Txn, messages) -> Txn:
@@ -234,6 +261,7 @@ def _copy_batch(transactions, consumer: Consumer, recorder: Recorder, txn: Txn, 
     except transactions.errors:
         txn.status = "fail"  # nobody has asked for its commit, and the next init aborts it
     else:
+        recorder.ask(txn)
         try:
             transactions.commit()
             txn.status = "ok"
@@ -250,7 +278,7 @@ def read(place: Place, process: str, from_start: bool) -> None:
     start = 0 if from_start else OFFSET_END
     places = [(topic, p) for topic in (ORDERS, COPIES) for p in range(PARTITIONS)]
     consumer.assign([TopicPartition(topic, p, start) for topic, p in places])
-    recorder.write("assign", process=process)
+    recorder.assign(process, from_start=from_start)
     number = 0
     last: dict[str, int] = {}
     while not _has_seen_all(place, last):

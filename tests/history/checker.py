@@ -2,7 +2,8 @@
 
 Values are unique per partition, so a value names its writer. Every poll was read_committed and counts,
 even one of a transaction that failed: what a reader has seen must stay true. Sends count if their
-transaction is `ok`, or unknown and one of its values was seen ("must have committed").
+transaction is `ok`, or unknown and one of its values was seen ("must have committed"). An offset that
+was acknowledged counts whatever became of the transaction: it is never given to anything else.
 
 Kafka's model allows interleaved writes of concurrent transactions (G0) and they are no anomaly here.
 """
@@ -33,6 +34,7 @@ def check(history: History) -> list[Anomaly]:
         _offsets,
         _lost,
         _own_writes,
+        _early_reads,
         _inside_transactions,
         _readers,
         _producers,
@@ -40,7 +42,9 @@ def check(history: History) -> list[Anomaly]:
         _torn,
         _rows,
         _watermarks,
+        _stable_below_read,
         _consumed_once,
+        _group_offsets,
     ):
         found += examine(view)
     return found
@@ -93,25 +97,22 @@ def _phantoms_and_aborted_reads(view: _View) -> Iterator[Anomaly]:
 
 
 def _offsets(view: _View) -> Iterator[Anomaly]:
+    """An offset shows one value, and a value has one offset, by what was read and acknowledged."""
+    holders: dict[tuple[str, int], set[str]] = defaultdict(set)
     places: dict[tuple[str, str], set[int]] = defaultdict(set)
     for key, by_offset in view.seen.items():
         for offset, values in by_offset.items():
+            holders[key, offset] |= values
             for value in values:
                 places[key, value].add(offset)
-            if len(values) > 1:
-                yield Anomaly("inconsistent-offsets", f"{key}@{offset} was {sorted(values)}")
     for txn in view.txns:
-        if txn.status != "ok":
-            continue
         for send in txn.sends:
-            if send.offset < 0:
-                continue
-            others = view.seen[send.key].get(send.offset, set()) - {send.value}
-            if others:
-                detail = (
-                    f"{send.key}@{send.offset} acknowledged {send.value}, read {sorted(others)}"
-                )
-                yield Anomaly("inconsistent-offsets", detail)
+            if send.offset >= 0:
+                holders[send.key, send.offset].add(send.value)
+                places[send.key, send.value].add(send.offset)
+    for (key, offset), values in holders.items():
+        if len(values) > 1:
+            yield Anomaly("inconsistent-offsets", f"{key}@{offset} was {sorted(values)}")
     for (key, value), offsets in places.items():
         if len(offsets) > 1:
             yield Anomaly("duplicate", f"{value} in {key} at {sorted(offsets)}")
@@ -140,14 +141,29 @@ def _own_writes(view: _View) -> Iterator[Anomaly]:
                     yield Anomaly("precommitted-read", f"{txn.name} read its own {value}")
 
 
+def _early_reads(view: _View) -> Iterator[Anomaly]:
+    """Nobody sees a record before its commit was asked for, be it committed afterwards or not."""
+    for reader in view.txns:
+        for poll in reader.polls:
+            for _, value in poll.seen:
+                writer = view.writer.get((poll.key, value))
+                if writer is not None and reader.ended < writer.asked:
+                    detail = f"{reader.name} saw {value} before {writer.name} asked for its commit"
+                    yield Anomaly("read-before-commit", detail)
+
+
 def _order(
-    view: _View, pairs: Iterable[tuple[str, list[Seen]]], kind: str, who: str
+    view: _View,
+    pairs: Iterable[tuple[str, list[Seen]]],
+    kind: str,
+    who: str,
+    begin: int | None = None,
 ) -> Iterator[Anomaly]:
     """Positions must rise and leave nothing out, over several polls of one reader."""
     position: dict[str, int] = {}
     for key, seen in pairs:
         for offset, _ in seen:
-            previous = position.get(key)
+            previous = position.get(key, begin)
             if previous is not None and offset <= previous:
                 yield Anomaly(f"{kind}nonmonotonic-poll", f"{who} {key}: {offset} after {previous}")
             elif previous is not None and (left_out := view.skipped(key, previous, offset)):
@@ -168,32 +184,39 @@ def _inside_transactions(view: _View) -> Iterator[Anomaly]:
 
 
 def _readers(view: _View) -> Iterator[Anomaly]:
-    runs: dict[str, list[list[Poll]]] = defaultdict(lambda: [[]])
+    """Between two assignments a reader goes on where it was, whatever becomes of its transactions."""
+    begins: dict[str, list[tuple[int | None, list[Poll]]]] = defaultdict(lambda: [(None, [])])
     for event in view.history.events:
         if isinstance(event, Assign):
-            runs[event.process].append([])
+            begins[event.process].append((-1 if event.from_start else None, []))
         elif isinstance(event, Txn) and event.polls:
-            runs[event.process][-1] += event.polls
-            if event.status != "ok":
-                # The client goes back to where it was before: what follows is a new run.
-                runs[event.process].append([])
-    for process, pieces in runs.items():
-        for polls in pieces:
-            yield from _order(view, ((p.key, p.seen) for p in polls), "", process)
+            begins[event.process][-1][1].extend(event.polls)
+    for process, runs in begins.items():
+        for begin, polls in runs:
+            yield from _order(view, ((p.key, p.seen) for p in polls), "", process, begin)
 
 
 def _producers(view: _View) -> Iterator[Anomaly]:
+    """What one producer writes to a partition stands there in the order of its transactions."""
+    places = {
+        (key, value): offset
+        for key, by_offset in view.seen.items()
+        for offset, values in by_offset.items()
+        for value in values
+    }
     last: dict[tuple[str, str], int] = {}
     for txn in view.txns:
-        if txn.status != "ok":
+        if not view.must_have_committed(txn):
             continue
-        for send in txn.sends:
-            if send.offset < 0:
-                continue
-            if send.offset <= last.get((txn.process, send.key), -1):
-                yield Anomaly("nonmonotonic-send", f"{txn.name} {send.key}@{send.offset}")
-        for send in txn.sends:
-            last[txn.process, send.key] = max(send.offset, last.get((txn.process, send.key), -1))
+        found = [
+            (s.key, s.offset if s.offset >= 0 else places.get((s.key, s.value), -1))
+            for s in txn.sends
+        ]
+        for key, offset in found:
+            if 0 <= offset <= last.get((txn.process, key), -1):
+                yield Anomaly("nonmonotonic-send", f"{txn.name} {key}@{offset}")
+        for key, offset in found:
+            last[txn.process, key] = max(offset, last.get((txn.process, key), -1))
 
 
 def _cycles(view: _View) -> Iterator[Anomaly]:
@@ -262,11 +285,13 @@ def _rows(view: _View) -> Iterator[Anomaly]:
     if rows is None or view.final is None:
         return
     final = {(poll.key, value) for poll in view.final for _, value in poll.seen}
+    for name in sorted(rows - {txn.name for txn in view.txns if txn.is_dual}):
+        yield Anomaly("phantom-row", f"{name} was written by nobody")
     for txn in view.txns:
-        if not txn.is_dual or not txn.sends:
+        if not txn.is_dual:
             continue
         is_visible = any((s.key, s.value) in final for s in txn.sends)
-        if txn.name in rows and not is_visible:
+        if txn.name in rows and txn.sends and not is_visible:
             yield Anomaly("row-without-records", txn.name)
         if txn.name not in rows and is_visible:
             yield Anomaly("records-without-row", txn.name)
@@ -292,17 +317,62 @@ def _watermarks(view: _View) -> Iterator[Anomaly]:
         hw[event.key] = max(event.hw, hw.get(event.key, 0))
 
 
-def _consumed_once(view: _View) -> Iterator[Anomaly]:
-    """Input ranges of committed consume-transform-produce transactions neither overlap nor leave gaps."""
+def _stable_below_read(view: _View) -> Iterator[Anomaly]:
+    """What somebody has read stays below the last stable offset.
+
+    An offset that was asked for after an earlier answer had come is newer than all that was read
+    before that answer.
+    """
+    read: dict[str, int] = {}
+    before_answer: dict[tuple[str, str], int] = {}
+    for event in view.history.events:
+        if isinstance(event, Txn):
+            for poll in event.polls:
+                if poll.seen:
+                    last = max(offset for offset, _ in poll.seen)
+                    read[poll.key] = max(last, read.get(poll.key, -1))
+        elif isinstance(event, Watermark):
+            asked_by = event.reader, event.key
+            known = before_answer.get(asked_by, -1)
+            if event.lso <= known:
+                detail = f"{event.key}: {event.lso}, and {known} was read before"
+                yield Anomaly("lso-below-read", detail)
+            before_answer[asked_by] = read.get(event.key, -1)
+
+
+def _consumed_ranges(view: _View) -> dict[tuple[str, str], list[tuple[int, int, str]]]:
+    """What committed consume-transform-produce transactions have consumed, in order."""
     ranges: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
     for txn in view.txns:
         if view.must_have_committed(txn):
             for part in txn.consumed:
                 ranges[part.group, part.key].append((part.start, part.end, txn.name))
-    for (group, key), parts in ranges.items():
+    for parts in ranges.values():
         parts.sort()
+    return ranges
+
+
+def _consumed_once(view: _View) -> Iterator[Anomaly]:
+    """Input ranges neither overlap nor leave gaps, from the first record on."""
+    for (group, key), parts in _consumed_ranges(view).items():
+        if view.skipped(key, -1, parts[0][0]):
+            yield Anomaly("consumed-never", f"{group} {key}@0..{parts[0][0] - 1}")
         for (_, end, first), (start, _, second) in pairwise(parts):
             if start < end:
                 yield Anomaly("consumed-twice", f"{group} {key}@{start}: {first} and {second}")
             elif start > end and view.skipped(key, end - 1, start):
                 yield Anomaly("consumed-never", f"{group} {key}@{end}..{start - 1}")
+
+
+def _group_offsets(view: _View) -> Iterator[Anomaly]:
+    """A group's offset is the end of what it has consumed: it was committed with the records."""
+    if view.history.committed is None:
+        return
+    ends = {place: parts[-1][1] for place, parts in _consumed_ranges(view).items()}
+    for place, offset in view.history.committed.items():
+        end = ends.get(place, 0)
+        detail = f"{place[0]} {place[1]}: {offset}, its records end at {end}"
+        if offset > end:
+            yield Anomaly("offsets-without-records", detail)
+        elif max(offset, 0) < end:
+            yield Anomaly("records-without-offsets", detail)

@@ -7,10 +7,15 @@ have committed. Treating it as failed is the mistake that most home-made checker
 Events:
 
     invoke / ok / fail / info   one transaction (or one plain poll): its sends and what it polled
+    asking                      its commit is asked for now; until then nobody may have seen it
     assign                      a process starts to read somewhere else; its positions are forgotten
     watermark                   LSO and HW of a partition as one reader saw them
-    row                         the database holds the row of this transaction (final state)
+    rows                        the transactions whose rows the database holds (final state)
+    committed                   a group's offset for one partition (final state)
     final                       a read of everything after all was healed
+
+The lines are in the order in which they were written, so a poll whose line stands before another's
+`asking` has happened before it. Whoever was killed before it asked has not committed.
 """
 
 import json
@@ -63,6 +68,10 @@ class Txn:
     consumed: list[Consumed] = field(default_factory=list)
     is_dual: bool = False
     """A database row belongs to it: row present if and only if its records are visible."""
+    asked: int = 0
+    """When its commit was asked for, counted in events; before that nobody may have seen it."""
+    ended: int = 0
+    """When it was over; everything that it polled was polled before that."""
 
     @property
     def name(self) -> str:
@@ -80,6 +89,8 @@ class Watermark:
 @dataclass(slots=True)
 class Assign:
     process: str
+    from_start: bool = False
+    """It reads from the first record on; otherwise nobody knows where it begins."""
 
 
 Event = Txn | Watermark | Assign
@@ -92,6 +103,8 @@ class History:
     events: list[Event] = field(default_factory=list)
     rows: set[str] | None = None
     """Names of the dual transactions whose row is in the database at the end; None if not asked."""
+    committed: dict[tuple[str, str], int] | None = None
+    """The offset of each group and partition at the end, -1 for none; None if not asked."""
     final: list[Poll] | None = None
     """A read_committed read of every partition from its beginning, after all was healed."""
 
@@ -107,10 +120,18 @@ class Recorder:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, kind: str, **fields: Any) -> None:
-        os.write(self._fd, (json.dumps({"type": kind, **fields}) + "\n").encode())
+        # It begins a line of its own: a process that was killed inside a write has left half of one.
+        os.write(self._fd, f"\n{json.dumps({'type': kind, **fields})}\n".encode())
 
     def invoke(self, txn: Txn) -> None:
         self.write("invoke", **_fields(txn))
+
+    def ask(self, txn: Txn) -> None:
+        """Say that the commit is asked for: before it, or it could be seen before it is said."""
+        self.write("asking", process=txn.process, number=txn.number)
+
+    def assign(self, process: str, *, from_start: bool = False) -> None:
+        self.write("assign", process=process, from_start=from_start)
 
     def complete(self, txn: Txn) -> None:
         self.write(txn.status, **_fields(txn))
@@ -142,34 +163,67 @@ def _txn(line: dict[str, Any], status: Status) -> Txn:
     )
 
 
-def load(lines: Iterable[str]) -> History:
-    """Read a recorded history. A torn last line (SIGKILL inside the write) is left out."""
-    history = History()
-    open_txns: dict[str, Txn] = {}
-    for text in lines:
-        try:
-            line = json.loads(text)
-        except json.JSONDecodeError:
-            continue
+class _Loader:
+    """Puts lines together again."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self._open: dict[str, Txn] = {}
+        self._asked: dict[str, int] = {}
+
+    def take(self, place: int, line: dict[str, Any]) -> None:
+        history = self.history
         match line["type"]:
             case "invoke":
                 txn = _txn(line, "info")
-                open_txns[txn.name] = txn
+                self._open[txn.name] = txn
+            case "asking":
+                self._asked[f"{line['process']}/{line['number']}"] = place
             case "ok" | "fail" | "info" as status:
                 txn = _txn(line, status)
-                open_txns.pop(txn.name, None)
-                history.events.append(txn)
+                self._open.pop(txn.name, None)
+                self._end(txn, place)
             case "assign":
-                history.events.append(Assign(line["process"]))
+                history.events.append(Assign(line["process"], line["from_start"]))
             case "watermark":
                 history.events.append(
                     Watermark(line["reader"], line["key"], line["lso"], line["hw"])
                 )
-            case "row":
-                history.rows = (history.rows or set()) | {line["txn"]}
+            case "rows":
+                history.rows = (history.rows or set()) | set(line["txns"])
+            case "committed":
+                known = history.committed or {}
+                history.committed = known | {(line["group"], line["key"]): line["offset"]}
             case "final":
                 history.final = (history.final or []) + [
                     Poll(line["key"], [(o, v) for o, v in line["seen"]])
                 ]
-    history.events += open_txns.values()
-    return history
+
+    def _end(self, txn: Txn, place: int) -> None:
+        txn.ended = place
+        asked = self._asked.pop(txn.name, None)
+        if asked is not None:
+            txn.asked = asked
+        elif txn.sends:
+            # A transaction whose commit nobody has asked for has not been committed.
+            assert txn.status != "ok", f"{txn.name} was committed by nobody"
+            txn.status = "fail"
+        self.history.events.append(txn)
+
+    def finish(self, place: int) -> History:
+        for txn in self._open.values():
+            self._end(txn, place)
+        return self.history
+
+
+def load(lines: Iterable[str]) -> History:
+    """Read a recorded history. A torn line (SIGKILL inside the write) is left out."""
+    loader = _Loader()
+    place = 0
+    for place, text in enumerate(lines):
+        try:
+            line = json.loads(text)
+        except json.JSONDecodeError:
+            continue
+        loader.take(place, line)
+    return loader.finish(place + 1)

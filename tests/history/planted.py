@@ -3,111 +3,152 @@
 from collections.abc import Callable
 from random import Random
 
-from tests.history.history import Assign, Consumed, History, Poll, Send, Txn, Watermark
+from tests.history.history import Assign, Consumed, History, Poll, Seen, Send, Txn, Watermark
 
 KEYS = ("a/0", "a/1", "b/0")
+WRITERS = ("w0", "w1", "w2")
 
 
 class Maker:
-    """A tiny model of a correct system: an append-only list per partition, atomic transactions."""
+    """A tiny model of a correct system: a log per partition, transactions that overlap in it."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        self.logs: dict[str, list[tuple[int, str]]] = {key: [] for key in KEYS}
+        self.logs: dict[str, list[tuple[int, str, Txn]]] = {key: [] for key in KEYS}
         self.end = dict.fromkeys(KEYS, 0)
-        self.history = History(rows=set())
+        self.history = History(rows=set(), committed={})
         self.position: dict[tuple[str, str], int] = {}
         self.numbers: dict[str, int] = {}
+        self.open: dict[str, Txn] = {}
+        self.committed: set[str] = set()
+        self.now = 0
 
     def next_txn(self, process: str) -> Txn:
         number = self.numbers.get(process, 0)
         self.numbers[process] = number + 1
         return Txn(process, number)
 
+    def over(self, txn: Txn) -> None:
+        self.now += 1
+        txn.ended = self.now
+        self.history.events.append(txn)
+
+    def append(self, txn: Txn, key: str, value: str) -> None:
+        self.logs[key].append((self.end[key], value, txn))
+        txn.sends.append(Send(key, value, self.end[key]))
+        self.end[key] += 1
+
     def write(self, process: str) -> None:
-        """A dual write that commits, fails, or is unknown and either."""
-        txn = self.next_txn(process)
-        txn.is_dual = self.random.random() < 0.5
+        """One more step of a dual write: it begins, sends a record, or ends."""
+        txn = self.open.get(process)
+        if txn is None:
+            self.open[process] = txn = self.next_txn(process)
+            txn.is_dual = self.random.random() < 0.5
+        if not txn.sends or (len(txn.sends) < 4 and self.random.random() < 0.5):
+            self.append(txn, self.random.choice(KEYS), f"{txn.name}:{len(txn.sends)}")
+        else:
+            self.finish(process)
+
+    def finish(self, process: str) -> None:
+        """It commits, fails, or is unknown and either."""
+        txn = self.open.pop(process)
         fate = self.random.choice(["ok", "ok", "ok", "fail", "unknown yes", "unknown no"])
-        for n in range(self.random.randint(1, 4)):
-            key = self.random.choice(KEYS)
-            send = Send(key, f"{txn.name}:{n}", self.end[key])
-            self.end[key] += 1
-            txn.sends.append(send)
-        for key in {s.key for s in txn.sends}:
-            self.end[key] += 1  # the marker takes an offset
+        self.now += 1
+        txn.asked = self.now
         if fate in ("ok", "unknown yes"):
-            for send in txn.sends:
-                self.logs[send.key].append((send.offset, send.value))
+            self.committed.add(txn.name)
             if txn.is_dual and self.history.rows is not None:
                 self.history.rows.add(txn.name)
+        for key in {s.key for s in txn.sends}:
+            self.end[key] += 1  # the marker takes an offset
         if fate.startswith("unknown"):
             for send in txn.sends:
                 send.offset = -1
         txn.status = "ok" if fate == "ok" else "fail" if fate == "fail" else "info"
-        self.history.events.append(txn)
+        self.over(txn)
+
+    def stable(self, key: str) -> int:
+        return min(
+            [offset for offset, _, txn in self.logs[key] if txn in self.open.values()],
+            default=self.end[key],
+        )
+
+    def visible(self, key: str, start: int = 0) -> list[Seen]:
+        stable = self.stable(key)
+        return [
+            (offset, value)
+            for offset, value, txn in self.logs[key]
+            if start <= offset < stable and txn.name in self.committed
+        ]
+
+    def take(self, process: str, key: str, count: int) -> list[Seen]:
+        """What a reader gets next."""
+        seen = self.visible(key, self.position.get((process, key), 0))[:count]
+        if seen:
+            self.position[process, key] = seen[-1][0] + 1
+        return seen
 
     def read(self, process: str) -> None:
         txn = self.next_txn(process)
-        txn.status = "ok"
+        txn.status = self.random.choice(["ok", "ok", "fail"])
         for key in KEYS:
-            start = self.position.get((process, key), 0)
-            log = self.logs[key]
-            stop = min(len(log), start + self.random.randint(0, 6))
-            if stop > start:
-                txn.polls.append(Poll(key, log[start:stop]))
-                self.position[process, key] = stop
-        self.history.events.append(txn)
+            if seen := self.take(process, key, self.random.randint(0, 6)):
+                txn.polls.append(Poll(key, seen))
+        self.over(txn)
 
     def rewind(self, process: str) -> None:
         for key in KEYS:
             self.position[process, key] = 0
-        self.history.events.append(Assign(process))
+        self.history.events.append(Assign(process, from_start=True))
 
     def copy(self) -> None:
         """Consume a stretch of a/0 and write to b/0 in one transaction."""
-        start = self.position.get(("copier", "a/0"), 0)
-        stretch = self.logs["a/0"][start : start + 3]
+        stretch = self.take("copier", "a/0", 3)
         if not stretch:
             return
         txn = self.next_txn("copier")
         txn.status = "ok"
         txn.polls.append(Poll("a/0", stretch))
-        txn.consumed.append(Consumed("group", "a/0", stretch[0][0], stretch[-1][0] + 1))
+        part = Consumed("group", "a/0", stretch[0][0], stretch[-1][0] + 1)
+        txn.consumed.append(part)
         for offset, _ in stretch:
-            send = Send("b/0", f"{txn.name}:{offset}", self.end["b/0"])
-            self.end["b/0"] += 1
-            txn.sends.append(send)
-            self.logs["b/0"].append((send.offset, send.value))
+            self.append(txn, "b/0", f"{txn.name}:{offset}")
+        self.now += 1
+        txn.asked = self.now
         self.end["b/0"] += 1
-        self.position["copier", "a/0"] = start + len(stretch)
-        self.history.events.append(txn)
+        self.committed.add(txn.name)
+        assert self.history.committed is not None
+        self.history.committed["group", "a/0"] = part.end
+        self.over(txn)
 
     def watermark(self) -> None:
         key = self.random.choice(KEYS)
-        self.history.events.append(Watermark("r", key, self.end[key], self.end[key]))
+        self.history.events.append(Watermark("r", key, self.stable(key), self.end[key]))
+
+    def result(self) -> History:
+        for process in list(self.open):
+            self.finish(process)
+        self.history.final = [Poll(key, self.visible(key)) for key in KEYS]
+        return self.history
 
 
 def clean(seed: int, steps: int = 60) -> History:
     """A history of a system without faults."""
     maker = Maker(seed)
-    for _ in range(6):
-        maker.write("w0")
-    for _ in range(steps):
-        match maker.random.randint(0, 7):
-            case 0 | 1 | 2:
-                maker.write(f"w{maker.random.randint(0, 2)}")
-            case 3 | 4:
+    for _ in range(steps + 20):
+        match maker.random.randint(0, 10):
+            case 0 | 1 | 2 | 3 | 4 | 5:
+                maker.write(maker.random.choice(WRITERS))
+            case 6 | 7:
                 maker.read(f"r{maker.random.randint(0, 1)}")
-            case 5:
+            case 8:
                 maker.copy()
-            case 6:
+            case 9:
                 maker.watermark()
-            case 7:
+            case 10:
                 if maker.random.random() < 0.2:
                     maker.rewind("r0")
-    maker.history.final = [Poll(key, list(log)) for key, log in maker.logs.items()]
-    return maker.history
+    return maker.result()
 
 
 def _ok(history: History, sends: int = 1, *, dual: bool = False) -> Txn:
@@ -167,6 +208,26 @@ def changed_bytes(history: History) -> None:
     history.events.append(Txn("r9", 0, "ok", polls=[Poll("a/1", [(offset, "other")])]))
 
 
+def acknowledged_elsewhere(history: History) -> None:
+    """The broker named one offset, and the record stands at another."""
+    _ok(history).sends[0].offset = 60_000
+
+
+def offset_given_twice(history: History) -> None:
+    """An offset of an aborted record is given to a committed one."""
+    send = next(s for t in history.txns if t.status == "fail" for s in t.sends)
+    send.key, send.offset = "a/0", _final(history, "a/0").seen[0][0]
+
+
+def read_before_commit(history: History) -> None:
+    """Somebody has seen what was still open then, and was committed later."""
+    txn = next(t for t in history.txns if t.asked > 1 and _is_visible(history, t, 1))
+    send = txn.sends[0]
+    seen = next(s for s in _final(history, send.key).seen if s[1] == send.value)
+    early = Txn("r9", 0, "ok", polls=[Poll(send.key, [seen])], ended=txn.asked - 1)
+    history.events.insert(0, early)
+
+
 def precommitted_read(history: History) -> None:
     txn = _ok(history)
     send = txn.sends[0]
@@ -189,6 +250,18 @@ def poll_skip(history: History) -> None:
     history.events.append(Txn("r9", 1, "ok", polls=[Poll("a/0", [seen[2]])]))
 
 
+def beginning_left_out(history: History) -> None:
+    seen = _final(history, "a/0").seen
+    history.events.append(Assign("r9", from_start=True))
+    history.events.append(Txn("r9", 0, "ok", polls=[Poll("a/0", [seen[1]])]))
+
+
+def skip_after_a_failed_transaction(history: History) -> None:
+    seen = _final(history, "a/0").seen
+    history.events.append(Txn("r9", 0, "fail", polls=[Poll("a/0", [seen[0]])]))
+    history.events.append(Txn("r9", 1, "ok", polls=[Poll("a/0", [seen[2]])]))
+
+
 def poll_back(history: History) -> None:
     seen = _final(history, "a/0").seen
     history.events.append(Txn("r9", 0, "ok", polls=[Poll("a/0", [seen[1]])]))
@@ -202,6 +275,13 @@ def send_back_inside(history: History) -> None:
 
 def send_back(history: History) -> None:
     history.events.append(Txn("w9", 0, "ok", sends=[Send("a/0", "x", 40_001)]))
+    history.events.append(Txn("w9", 1, "ok", sends=[Send("a/0", "y", 40_000)]))
+
+
+def unknown_send_back(history: History) -> None:
+    """The offset of the first was never told, but somebody has read it."""
+    _final(history, "a/0").seen += [(40_000, "y"), (40_001, "x")]
+    history.events.append(Txn("w9", 0, "info", sends=[Send("a/0", "x")]))
     history.events.append(Txn("w9", 1, "ok", sends=[Send("a/0", "y", 40_000)]))
 
 
@@ -257,6 +337,15 @@ def aborted_row(history: History) -> None:
     history.rows.add(next(t for t in history.txns if t.is_dual and t.status == "fail").name)
 
 
+def phantom_row(history: History) -> None:
+    assert history.rows is not None
+    history.rows.add("w9/1")
+
+
+def all_rows_lost(history: History) -> None:
+    history.rows = set()
+
+
 def lso_regress(history: History) -> None:
     history.events += [Watermark("r", "a/0", 90_000, 90_000), Watermark("r", "a/0", 89_999, 90_000)]
 
@@ -267,6 +356,15 @@ def hw_regress(history: History) -> None:
 
 def lso_above_hw(history: History) -> None:
     history.events.append(Watermark("r", "b/0", 90_001, 90_000))
+
+
+def lso_below_read(history: History) -> None:
+    """Nobody looked while it was higher, but somebody has read there."""
+    history.events += [
+        Txn("r9", 0, "ok", polls=[Poll("c/0", [(7, "seven")])]),
+        Watermark("r", "c/0", 5, 90_000),
+        Watermark("r", "c/0", 5, 90_000),
+    ]
 
 
 def _copies(history: History) -> list[Txn]:
@@ -283,30 +381,61 @@ def consumed_never(history: History) -> None:
     copy.consumed.clear()
 
 
-PLANTED: dict[str, Callable[[History], None]] = {
-    "G1a": aborted_read,
-    "phantom": phantom,
-    "lost-write": lost_write,
-    "unseen": unseen,
-    "duplicate": duplicate,
-    "inconsistent-offsets": inconsistent_offsets,
-    "precommitted-read": precommitted_read,
-    "int-poll-skip": poll_skip_inside,
-    "int-nonmonotonic-poll": poll_back_inside,
-    "int-nonmonotonic-send": send_back_inside,
-    "poll-skip": poll_skip,
-    "nonmonotonic-poll": poll_back,
-    "nonmonotonic-send": send_back,
-    "G1c": circle,
-    "torn": torn,
-    "vanished": vanished,
-    "row-without-records": row_without_records,
-    "records-without-row": records_without_row,
-    "lost-row": lost_row,
-    "aborted-row": aborted_row,
-    "lso-regress": lso_regress,
-    "hw-regress": hw_regress,
-    "lso-above-hw": lso_above_hw,
-    "consumed-twice": consumed_twice,
-    "consumed-never": consumed_never,
-}
+def beginning_never_consumed(history: History) -> None:
+    copy = _copies(history)[0]
+    copy.consumed.clear()
+
+
+def _move_group(history: History, by: int) -> None:
+    assert history.committed is not None
+    history.committed["group", "a/0"] += by
+
+
+def offsets_without_records(history: History) -> None:
+    _move_group(history, 1)
+
+
+def records_without_offsets(history: History) -> None:
+    _move_group(history, -1)
+
+
+PLANTED: tuple[tuple[str, Callable[[History], None]], ...] = (
+    ("G1a", aborted_read),
+    ("phantom", phantom),
+    ("lost-write", lost_write),
+    ("unseen", unseen),
+    ("duplicate", duplicate),
+    ("duplicate", acknowledged_elsewhere),
+    ("inconsistent-offsets", inconsistent_offsets),
+    ("inconsistent-offsets", changed_bytes),
+    ("inconsistent-offsets", offset_given_twice),
+    ("read-before-commit", read_before_commit),
+    ("precommitted-read", precommitted_read),
+    ("int-poll-skip", poll_skip_inside),
+    ("int-nonmonotonic-poll", poll_back_inside),
+    ("int-nonmonotonic-send", send_back_inside),
+    ("poll-skip", poll_skip),
+    ("poll-skip", beginning_left_out),
+    ("poll-skip", skip_after_a_failed_transaction),
+    ("nonmonotonic-poll", poll_back),
+    ("nonmonotonic-send", send_back),
+    ("nonmonotonic-send", unknown_send_back),
+    ("G1c", circle),
+    ("torn", torn),
+    ("vanished", vanished),
+    ("row-without-records", row_without_records),
+    ("records-without-row", records_without_row),
+    ("records-without-row", all_rows_lost),
+    ("lost-row", lost_row),
+    ("aborted-row", aborted_row),
+    ("phantom-row", phantom_row),
+    ("lso-regress", lso_regress),
+    ("hw-regress", hw_regress),
+    ("lso-above-hw", lso_above_hw),
+    ("lso-below-read", lso_below_read),
+    ("consumed-twice", consumed_twice),
+    ("consumed-never", consumed_never),
+    ("consumed-never", beginning_never_consumed),
+    ("offsets-without-records", offsets_without_records),
+    ("records-without-offsets", records_without_offsets),
+)

@@ -32,6 +32,7 @@ def test_an_account_that_does_not_add_up_is_found(tmp_path):
     txn = {"process": "ours.0", "number": 1, "polls": [], "consumed": [], "dual": False}
     sends = [[f"{TOPIC}/0", "ours.0/1:0=-5", -1], [f"{TOPIC}/1", "ours.0/1:1=5", -1]]
     lines = [
+        {"type": "asking", "process": "ours.0", "number": 1},
         {"type": "info", "sends": sends, **txn},
         {"type": "final", "key": f"{TOPIC}/0", "seen": [[0, "ours.0/1:0=-5"]]},
         {"type": "final", "key": f"{TOPIC}/1", "seen": []},

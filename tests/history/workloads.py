@@ -26,7 +26,7 @@ from dualwrite.broker import BrokerProcess
 from dualwrite.pytest_plugin import read_topic
 from tests.history.checker import Anomaly, check
 from tests.history.clients import CLIENTS, PARTITIONS, TOPIC
-from tests.history.history import Poll, Recorder, Send, Txn, load
+from tests.history.history import Poll, Recorder, Send, Status, Txn, load
 
 BROKER_PAUSE = (1.0, 4.0)
 ABORT_CHANCE = 0.1
@@ -70,7 +70,7 @@ def work(client: str, process: str, bootstrap: str, path: Path, workload: str, s
     recorder = Recorder(path)
     chance = random.Random(f"{seed} {process}")
     library = _patiently(lambda: CLIENTS[client](bootstrap, process))
-    recorder.write("assign", process=process)
+    recorder.assign(process, from_start=True)
     _patiently(library.renew)
     number = 0
     while True:
@@ -79,7 +79,7 @@ def work(client: str, process: str, bootstrap: str, path: Path, workload: str, s
         ops = WORKLOADS[workload](chance, txn.name)
         txn.sends = [op for op in ops if op is not None]
         recorder.invoke(txn)
-        txn.status = _transact(library, txn, ops, chance)
+        txn.status = _transact(library, recorder, txn, ops, chance)
         recorder.complete(txn)
         if txn.status != "ok":
             _patiently(library.renew)
@@ -93,7 +93,9 @@ def _patiently(step: Callable[[], Any]) -> Any:
             time.sleep(0.1)
 
 
-def _transact(library: Any, txn: Txn, ops: Ops, chance: random.Random) -> Any:
+def _transact(
+    library: Any, recorder: Recorder, txn: Txn, ops: Ops, chance: random.Random
+) -> Status:
     try:
         library.begin()
         for op in ops:
@@ -109,6 +111,7 @@ def _transact(library: Any, txn: Txn, ops: Ops, chance: random.Random) -> Any:
         return "fail"
     for send, offset in zip(txn.sends, library.offsets, strict=True):
         send.offset = offset
+    recorder.ask(txn)
     try:
         library.commit()
     except Exception:  # noqa: BLE001 - each library has its own
