@@ -1,40 +1,66 @@
 """Every durable system call of a scenario goes wrong once: before it, half-way, or with an error.
 
-The default run takes a sample with a printed seed; `--long` takes every call in every way.
+The scenario begins where a killed broker has left off, so recovery's own calls are among them, takes
+a checkpoint after every few of them, and deletes a topic. The default run takes a sample in which
+every kind of call occurs, with a printed seed; `--long` takes every call in every way.
 """
 
 import random
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.faults.scenario import PARTITIONS, TOPIC, live, verify
+from dualwrite.pytest_plugin import read_topic
+from tests.faults.scenario import PARTITIONS, TOPIC, Story, live, verify
 
 ROOT = Path(__file__).parents[2]
 WAYS = ("kill", "half", "eio", "enospc")
 SAMPLE = 12
+KINDS = {
+    "pwrite",
+    "pwritev",
+    "fdatasync",
+    "fsync",
+    "rename",
+    "ftruncate",
+    "unlink",
+    "mkdir",
+    "rmdir",
+}
 AT_A_TIME = 4
 SEED = 20_261_118
 STORAGE_FAILED = 70
+LOOKS_MS = 5
+SECONDS = 4.0
+OLD_TOPIC = "past"
+# More than a broker keeps in memory, so that its segment is longer than the last checkpoint says.
+OLD_RECORDS, OLD_BYTES = 7, 100_000
 
 
 class FailingBroker:
     """A broker process on `directory`; with `at` one durable call goes wrong."""
 
-    def __init__(self, directory: Path, at: int = 0, how: str = "kill") -> None:
+    def __init__(
+        self, directory: Path, at: int = 0, how: str = "kill", looks_ms: int = LOOKS_MS
+    ) -> None:
         self.counter = directory / "counter"
         self.counter.unlink(missing_ok=True)
         command = [
             sys.executable, "-m", "tests.faults.failing_os",
             "--at", str(at), "--how", how, "--counter", str(self.counter),
+            "--looks-ms", str(looks_ms),
             "--", "broker", "--listen", "127.0.0.1:0", "--data-dir", str(directory / "data"),
             "--set", "transaction.state.log.num.partitions=2",
             "--set", "offsets.topic.num.partitions=2",
             "--set", "journal.reserve.bytes=1048576",
+            "--set", f"checkpoint.journal.bytes={1 if looks_ms == LOOKS_MS else 2**27}",
         ]  # fmt: skip
         self._log = (directory / f"broker-{at}-{how}.log").open("ab")
         self.process = subprocess.Popen(
@@ -45,8 +71,13 @@ class FailingBroker:
         self.bootstrap = line.removeprefix("listening on ").strip()
 
     @property
-    def calls(self) -> int:
-        return self.counter.stat().st_size
+    def calls(self) -> list[str]:
+        """The durable calls so far, by name."""
+        return self.counter.read_text().split()
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
 
     def end(self) -> int:
         """Kill it if it lives, and return how it ended."""
@@ -58,64 +89,139 @@ class FailingBroker:
         return code
 
 
-def create_topic(bootstrap: str) -> None:
+def make_past(directory: Path) -> int:
+    """A data directory in which a killed broker has left more than its last checkpoint covers.
+
+    Gives the number of records in it.
+    """
+    first = FailingBroker(directory)
+    create_topic(first.bootstrap, OLD_TOPIC)
+    begin, count = first.calls.count("rename"), 0
+    while first.calls.count("rename") < begin + 2:  # checkpoints that hold the topic
+        fill(first.bootstrap, count, 1)
+        count += 1
+    first.end()
+    second = FailingBroker(directory, looks_ms=60_000)
+    fill(second.bootstrap, count, OLD_RECORDS)
+    second.end()
+    return count + OLD_RECORDS
+
+
+def fill(bootstrap: str, first: int, count: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(first, first + count):
+        producer.produce(OLD_TOPIC, f"{number:0{OLD_BYTES}d}", partition=0)
+        assert producer.flush(30) == 0  # a batch each
+
+
+def create_topic(bootstrap: str, name: str = TOPIC) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for future in admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)]).values():
-        future.exception(4)  # it may be there already, or the broker is gone
+    made = admin.create_topics([NewTopic(name, PARTITIONS, 1)], request_timeout=SECONDS)
+    made[name].exception(2 * SECONDS)  # it may be there already, or the broker is gone
 
 
-def count_calls(directory: Path) -> int:
+def delete_past(bootstrap: str) -> bool:
+    """True if the broker said that the old topic is gone."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    deleted = admin.delete_topics([OLD_TOPIC], request_timeout=SECONDS)
+    return deleted[OLD_TOPIC].exception(2 * SECONDS) is None
+
+
+def check_past(bootstrap: str, count: int, *, is_deleted: bool) -> None:
+    """The old topic is there with everything, or gone with everything."""
+    found = [int(message.value()[-9:]) for message in read_topic(OLD_TOPIC, bootstrap)]
+    assert found in ([], list(range(count)))
+    assert not (is_deleted and found), "it comes back"
+    if not found:
+        names = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
+        assert OLD_TOPIC not in names, "its records are gone, and it is there"
+
+
+def life(broker: FailingBroker) -> tuple[Story, bool]:
+    """The scenario, behind the end of an old topic; as much of it as the broker survives."""
+    story, is_deleted = Story(), False
+    if broker.is_alive:
+        is_deleted = delete_past(broker.bootstrap)
+    if broker.is_alive:
+        create_topic(broker.bootstrap)
+    if broker.is_alive:
+        live(broker.bootstrap, story)
+    return story, is_deleted
+
+
+def durable_calls(past: Path, directory: Path) -> list[str]:
+    """What the scenario asks of the disk from the start of the broker on."""
+    shutil.copytree(past, directory)
     broker = FailingBroker(directory)
-    create_topic(broker.bootstrap)
-    story = live(broker.bootstrap)
+    story, is_deleted = life(broker)
     calls = broker.calls
     broker.end()
     assert story.is_complete
+    assert is_deleted
     return calls
 
 
-def cases(calls: int, is_long: bool) -> list[tuple[int, str]]:
-    everything = [(at, how) for at in range(1, calls + 1) for how in WAYS]
+def cases(calls: list[str], is_long: bool) -> list[tuple[int, str]]:
+    everything = [(at, how) for at in range(1, len(calls) + 1) for how in WAYS]
     if is_long:
         return everything
-    # A sample that holds every way, spread over the whole life of the broker.
     chance = random.Random(SEED)
-    return sorted(chance.sample(everything, min(SAMPLE, len(everything))))
+    kinds = sorted(set(calls))
+    chosen = {
+        (chance.choice([at for at, name in enumerate(calls, 1) if name == kind]), how)
+        for kind, how in zip(kinds, WAYS * len(kinds), strict=False)
+    }
+    while len(chosen) < SAMPLE:
+        chosen.add(chance.choice(everything))
+    return sorted(chosen)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_nothing_acknowledged_is_lost_at_any_durable_call(tmp_path, request):
-    calls = count_calls(tmp_path)
+    past = tmp_path / "past"
+    past.mkdir()
+    old = make_past(past)
+    calls = durable_calls(past, tmp_path / "counted")
+    kinds = Counter(calls)
+    assert set(kinds) >= KINDS, f"the scenario asks for no {KINDS - set(kinds)}"
     chosen = cases(calls, request.config.getoption("--long"))
-    print(f"{calls} durable calls, {len(chosen)} cases, seed {SEED}")
+
+    def check(case: tuple[int, str]) -> bool:
+        return check_case(past, old, tmp_path, *case)
+
     with ThreadPoolExecutor(AT_A_TIME) as pool:  # they mostly wait for a broker that is dead
-        for _ in pool.map(lambda case: check_case(tmp_path, *case), chosen):
-            pass
+        reached = sum(pool.map(check, chosen))
+    print(f"{len(calls)} durable calls {dict(kinds)}, {len(chosen)} cases, {reached} reached")
+    print(f"seed {SEED}")
+    # When a checkpoint comes is not the same in every life.
+    assert reached > len(chosen) * 3 / 4
 
 
-def check_case(tmp_path: Path, at: int, how: str) -> None:
+def check_case(past: Path, old: int, tmp_path: Path, at: int, how: str) -> bool:
+    """One call goes wrong in one way; says whether the broker came to it."""
     directory = tmp_path / f"{at}-{how}"
-    directory.mkdir()
+    shutil.copytree(past, directory)
     broker = FailingBroker(directory, at, how)
-    story = None
-    if broker.bootstrap:
-        create_topic(broker.bootstrap)
-        story = live(broker.bootstrap)
-    reached = broker.calls >= at
-    code = broker.end()
-    if how == "eio" and reached:
+    try:
+        story, is_deleted = life(broker)
+        is_reached = len(broker.calls) >= at
+    finally:
+        code = broker.end()
+    if how == "eio" and is_reached:
         assert code == STORAGE_FAILED, f"exit code {code} after EIO at call {at}"
 
     again = FailingBroker(directory)
     try:
         assert again.bootstrap, f"no start after {how} at call {at}: see {directory}"
-        if story is not None:
-            create_topic(again.bootstrap)
-            verify(story, again.bootstrap)
+        check_past(again.bootstrap, old, is_deleted=is_deleted)
+        create_topic(again.bootstrap)
+        verify(story, again.bootstrap)
         assert live_again(again.bootstrap), f"no second life after {how} at call {at}"
     finally:
         again.end()
+    shutil.rmtree(directory)
+    return is_reached
 
 
 def live_again(bootstrap: str) -> bool:
