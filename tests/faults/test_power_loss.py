@@ -32,7 +32,13 @@ SETTINGS = {
     "offsets.topic.num.partitions": 2,
     "journal.file.bytes": 2**20,
     "journal.reserve.bytes": 2**20,
+    "checkpoint.journal.bytes": 1,
 }
+# So often are checkpoints due that images are taken in the middle of them.
+BUSY = [
+    sys.executable, "-m", "tests.faults.failing_os",
+    "--counter", os.devnull, "--looks-ms", "5", "--", "broker",
+]  # fmt: skip
 # A broker that says "durable" and only wrote to the page cache.
 LYING = """
 import os, sys
@@ -99,7 +105,7 @@ def pull_the_plug(broker, image, target, story):
     return known
 
 
-def take_images(memory, count, chance, command=None):
+def take_images(memory, count, chance, command):
     """Run the scenario on an image and give copies of it with what the client had been told then."""
     image = memory / "image"
     make_image(image)
@@ -137,7 +143,7 @@ def test_nothing_acknowledged_is_lost_by_a_power_loss(memory, request):
     wanted = IMAGES_LONG if request.config.getoption("--long") else IMAGES
     print(f"{wanted} images, seed {seed}")
     for _ in range(wanted // IMAGES_PER_LIFE):
-        for image, story in take_images(memory, IMAGES_PER_LIFE, chance):
+        for image, story in take_images(memory, IMAGES_PER_LIFE, chance, BUSY):
             boot(memory, image, story)
 
 
