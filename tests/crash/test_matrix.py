@@ -5,11 +5,16 @@ a read_committed consumer, each once? Is nothing left open? Does the next transa
 second recovery change nothing?
 """
 
+import uuid
+
 import pytest
 
 from tests.crash.oracle import create, judge
+from tests.crash.places import Case
 from tests.crash.points import DECIDED, EITHER, RECOVERY_POINTS, UNDECIDED, WRITE_POINTS
 from tests.dualwrite.waiting import wait_until
+from tests.servers.postgres import PostgresServer
+from tests.servers.processes import ServerUnavailable
 
 SQL = ["sqlite", "postgresql"]
 VICTIMS = ["client", "broker", "both"]
@@ -90,6 +95,57 @@ def test_crash_of_a_write_to_another_store(case, broker, nursery, tmp_path, poin
 @pytest.mark.parametrize("case", ["rocksdb", "zookeeper"], indirect=True)
 def test_early_crash_of_a_write_to_another_store(case, broker, nursery, tmp_path, point, who):
     run_write_case(case, broker, nursery, tmp_path, point, who)
+
+
+@pytest.fixture(scope="module")
+def mortal_postgres():
+    try:
+        server = PostgresServer()
+        server.start()
+    except ServerUnavailable as missing:
+        pytest.skip(str(missing))
+    yield server
+    server.remove()
+
+
+def run_database_case(broker, nursery, server, folder, point, who):
+    """The database dies at the point, alone, or with its client and the broker."""
+    app = "crash" + uuid.uuid4().hex[:8]
+    case = Case("postgresql", server.url, broker.bootstrap_servers, app, f"orders-{app}")
+    create(case)
+    victim = nursery.start(case, point, folder)
+    wait_until(lambda: victim.has_reached() or victim.is_over())
+    assert victim.has_reached(), victim.result
+    if who == "all":
+        victim.kill()
+        broker.kill()
+        server.crash()
+        broker.restart()
+        judge(case, None if point in EITHER else point in DECIDED)
+        return
+    server.crash()
+    victim.go_on()
+    victim.wait()
+    # The client lived on: what it was told is what must be true.
+    is_unknown = victim.result.startswith("OutcomeUnknown")
+    judge(case, None if is_unknown else victim.result.startswith("committed"))
+    if point in DECIDED:
+        assert victim.result.startswith("committed")
+
+
+@pytest.mark.parametrize("who", ["database", "all"])
+@pytest.mark.parametrize("point", ["C9", "C10"])
+def test_crash_of_the_database(broker, nursery, mortal_postgres, tmp_path, point, who):
+    run_database_case(broker, nursery, mortal_postgres, tmp_path, point, who)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("who", ["database", "all"])
+@pytest.mark.parametrize("point", [p for p in WRITE_POINTS if p not in ("C9", "C10")])
+def test_crash_of_the_database_at_every_other_point(
+    broker, nursery, mortal_postgres, tmp_path, point, who
+):
+    run_database_case(broker, nursery, mortal_postgres, tmp_path, point, who)
 
 
 @pytest.mark.parametrize("case", ["postgresql"], indirect=True)

@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import psycopg
@@ -16,6 +17,8 @@ from tests.servers.processes import (
     remove,
     wait_until_up,
 )
+
+STARTS_MAX = 20
 
 
 class PostgresServer:
@@ -78,6 +81,19 @@ class PostgresServer:
         if self._process is not None:
             end(self._process)
             self._process = None
+
+    def crash(self) -> None:
+        """Kill it and start it again; it refuses as long as a child of the killed one is there."""
+        self.kill()
+        for _ in range(STARTS_MAX):
+            try:
+                self.start()
+            except ServerUnavailable as refusal:
+                problem = refusal
+                time.sleep(0.5)
+            else:
+                return
+        raise problem
 
     def stop(self) -> None:
         if self._process is None:
