@@ -524,3 +524,31 @@ def test_misuse_sends_nothing():
         flows.begin()
 
     assert len(script.seen) == before
+
+
+def test_a_transaction_whose_call_was_interrupted_can_only_be_aborted():
+    """A record may be in it half, or not at all: nobody may commit what nobody knows."""
+    script = ScriptedCluster()
+    flows = in_transaction(script)
+    flows.interrupted()
+
+    with pytest.raises(AbortableError):
+        script.run(flows, flows.commit())
+    script.run(flows, flows.abort())
+
+    assert [request.committed for request in script.requests(EndTxnRequest)] in ([], [False])
+    assert flows.states.state is State.READY
+
+
+def test_an_end_that_was_interrupted_can_be_asked_for_again():
+    script = ScriptedCluster()
+    flows = in_transaction(script)
+    script.run(flows, flows.drain())
+    flow = flows.commit()
+    next(flow)
+    flow.close()
+    flows.interrupted()
+    script.run(flows, flows.commit())
+
+    assert {request.committed for request in script.requests(EndTxnRequest)} == {True}
+    assert flows.states.state is State.READY

@@ -10,6 +10,7 @@ from dualwrite.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
 from dualwrite.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
 from dualwrite.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from dualwrite.wire.messages.delete_groups import DeleteGroupsRequest
+from dualwrite.wire.messages.delete_topics import DeleteTopicsRequest
 from dualwrite.wire.messages.describe_groups import DescribeGroupsRequest
 from dualwrite.wire.messages.end_txn import EndTxnRequest
 from dualwrite.wire.messages.heartbeat import HeartbeatRequest
@@ -168,6 +169,17 @@ def test_offset_delete(client):
 
     assert (response.error_code, response.topics[0].partitions[0].error_code) == (0, 0)
     assert fetch(client, "delete") == (0, -1)
+
+
+def test_offsets_go_with_their_topic_and_do_not_meet_the_next_of_its_name():
+    with Broker() as broker, RawClient(broker.bootstrap_servers) as client:
+        client.create_topic(TOPIC, partitions=2)
+        commit(client, "reader", 5)
+        deleted = client.call(DeleteTopicsRequest(topic_names=[TOPIC], timeout_ms=10_000), 5)
+        client.create_topic(TOPIC, partitions=2)
+
+        assert [answer.error_code for answer in deleted.responses] == [0]
+        assert fetch(client, "reader") == (0, -1)
 
 
 @pytest.mark.parametrize("version", [0, 1])

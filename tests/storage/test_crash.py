@@ -4,14 +4,18 @@ from random import Random
 
 import pytest
 
+from dualwrite.broker.clock import Now
 from dualwrite.broker.producers import ProducerStates
-from dualwrite.broker.storage import StorageError
+from dualwrite.broker.storage import Append, CreateLog, LogStart, StorageError, StorageSettings
 from dualwrite.broker.storage import storage as storage_module
+from dualwrite.broker.storage.entry import Roll
 from dualwrite.broker.storage.files import FileCache
 from dualwrite.broker.storage.memory_disk import Fault, MemoryDisk, MemoryFile, PowerLoss
 from dualwrite.broker.storage.storage import Storage
-from tests.storage.workload import Workload, say, state_of
+from dualwrite.wire.records import build_batch, control_batch
+from tests.storage.workload import Listener, Workload, key_of, say, state_of
 
+NOW = Now(1_700_000_000_000, 0)
 STEPS = 120
 STOPS = (Fault.STOP_BEFORE, Fault.STOP_HALFWAY, Fault.STOP_AFTER)
 
@@ -90,6 +94,46 @@ def test_power_loss_at_any_operation(mode, request):
         for operation, fault in chance.sample(cases, 60):
             say(seed=seed, operation=operation, of=total, fault=fault, mode=mode)
             crash_at(seed, operation, fault, mode)
+
+
+def test_names_that_a_killed_process_left_are_durable_before_they_are_built_upon():
+    """It was killed between making a name and syncing it; the power goes after its successor's work."""
+    for seed in range(2):
+        made = []
+
+        def note(number, what, path, made=made):
+            if what in ("create", "rename") and not path.startswith("logs"):
+                made.append((number, path))
+
+        disk = MemoryDisk(seed=seed)
+        disk.fault = note
+        run(disk, seed)
+        for operation, path in made:
+            say(seed=seed, operation=operation, path=path)
+            crash_at(seed, operation, Fault.STOP_AFTER, "kill")
+        assert {path.split("/")[0] for _, path in made} >= {"checkpoint.new", "journal"}
+
+
+def test_what_only_the_checkpoint_names_is_there_for_a_second_crash():
+    """A segment with an aborted transaction is dropped, and the log is recovered twice."""
+    disk = MemoryDisk()
+    settings = StorageSettings(reserve_bytes=0)
+    storage = Storage.open(disk, settings, Listener())
+    pair = {"producer_id": 1, "producer_epoch": 0}
+    batch = build_batch([(b"k", b"v", None, 0)], **pair, base_sequence=0, is_transactional=True)
+    abort = control_batch(commit=False, **pair, coordinator_epoch=0, timestamp_ms=0)
+    key = key_of(1)
+    storage.add([CreateLog(key), Append(key, batch), Append(key, abort), Roll(key, 2)], NOW)
+    storage.add([Append(key, build_batch([(b"k", b"w", None, 0)]))], NOW)
+    storage.checkpoint(b"")
+    storage.add([LogStart(key, 2)], NOW)
+    storage.flush()
+    expected = state_of(storage, Listener())
+    for _ in range(2):
+        disk.kill()
+        storage = Storage.open(disk, settings, Listener())
+        assert storage.logs[key].offline is None
+        assert state_of(storage, Listener()) == expected
 
 
 @pytest.mark.timeout(3600)

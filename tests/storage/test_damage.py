@@ -16,6 +16,7 @@ from dualwrite.broker.storage import (
     StorageSettings,
 )
 from dualwrite.broker.storage.journal_format import HEADER_SIZE
+from dualwrite.wire.records import batches
 from tests.storage.workload import SMALL, Listener, Workload, committed_of, say, state_of
 
 
@@ -179,6 +180,27 @@ def test_a_missing_segment_takes_only_its_log_offline(recording):
         disk.unlink(path)
         say(path=path)
         assert verdict(recording, disk, path) in {"offline", "harmless"}
+
+
+def test_an_index_that_is_made_anew_takes_nothing_damaged_over():
+    """The index with its checksums is lost, and a bit of the segment is flipped."""
+    recording = Recording(7, ends_with_checkpoint=True)
+    verdicts = []
+    for path in recording.files:
+        stem, _, kind = path.rpartition(".")
+        if kind != "log" or f"{stem}.index" not in recording.files:
+            continue
+        is_compacted = not stem.endswith(".0")
+        for position, header in batches(bytes(recording.disk.contents(path))):
+            # A compacted segment has gaps: there the base offset, its last byte, may be anything.
+            for byte in (16, 22, 60, header.length - 1, *([] if is_compacted else [7])):
+                disk = recording.copy()
+                disk.unlink(f"{stem}.index")
+                disk.contents(path)[position + byte] ^= 1
+                say(path=path, position=position, byte=byte)
+                verdicts.append(verdict(recording, disk, path))
+    assert verdicts
+    assert set(verdicts) == {"offline"}
 
 
 def test_a_cut_segment_is_noticed_before_anything_is_appended_behind_the_gap():

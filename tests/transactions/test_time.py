@@ -4,7 +4,7 @@ import pytest
 
 from dualwrite.broker.transactions.state import Cause, Outcome, Pair, TxnState
 from dualwrite.broker.transactions.timers import Timers
-from tests.transactions.harness import ABORT, COMMIT, Bench, after, code, ok
+from tests.transactions.harness import ABORT, COMMIT, P0, P1, Bench, after, code, ok
 
 WEEK = 604_800_000
 
@@ -13,7 +13,8 @@ def test_timeout_counts_from_the_start_and_is_not_extended_by_activity():
     bench = Bench()
     pair = bench.begin()
     bench.advance(60_000)
-    ok(bench.add(pair))
+    ok(bench.add(pair, P0))
+    ok(bench.add(pair, P1))
     assert bench.timeouts() == []
 
     bench.advance(1)
