@@ -1,6 +1,11 @@
 """The picture of a benchmark says what its rows say."""
 
+import io
+import json
+import math
 from xml.etree import ElementTree
+
+from rich.console import Console
 
 from dualwrite.cli.bench.plot import AXIS, AXIS_WIDTH, BAR_WIDTH, draw
 from dualwrite.cli.bench.report import Report, Row
@@ -42,3 +47,18 @@ def test_ratios_lie_around_one():
 
     middle, doubling = AXIS_WIDTH / 2, AXIS_WIDTH / 8
     assert places == [0, middle - doubling, middle, middle + doubling, AXIS_WIDTH]
+
+
+def test_what_could_not_be_measured_is_said_everywhere():
+    """In a short run a reader may have seen nothing yet."""
+    report = Report()
+    report.extend([row("nothing", math.nan, ratio=math.nan), row("something", 4)])
+    console = Console(width=130, record=True, file=io.StringIO())
+
+    report.show(console)
+    texts = [e.text for e in ElementTree.fromstring(draw(report)).iter(f"{SVG}text")]
+    rows = json.loads(report.to_json())["rows"]
+
+    assert "not measured" in console.export_text()
+    assert "not measured ms" in texts
+    assert [(r["value"], r["ratio"]) for r in rows] == [(None, None), (4, None)]

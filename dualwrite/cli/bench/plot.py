@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from dualwrite.cli.bench.report import Report, Row, largest_by_unit, number
+from dualwrite.cli.bench.report import Report, Row, largest_by_unit, number, share_of
 
 WIDTH = 1400
 LINE = 24
@@ -54,12 +54,12 @@ def _section(shapes: list[str], title: str, rows: Sequence[Row], top: int) -> in
     largest = largest_by_unit(rows)
     for row in rows:
         top += LINE
-        _row(shapes, row, largest[row.unit], top)
+        _row(shapes, row, share_of(row, largest), top)
     return top + LINE // 2
 
 
-def _row(shapes: list[str], row: Row, largest: float, top: int) -> None:
-    width = BAR_WIDTH * row.value / largest if largest else 0
+def _row(shapes: list[str], row: Row, share: float | None, top: int) -> None:
+    width = BAR_WIDTH * (share or 0)
     shapes += [
         _text(LABELS, top, row.work),
         f'<rect class="bar" x="{BARS}" y="{top - 11}" width="{max(width, 1):.0f}" height="13"/>',

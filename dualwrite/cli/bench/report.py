@@ -1,9 +1,10 @@
 """What a benchmark measured, always beside something else from the same run."""
 
 import json
+import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 from rich.console import Console
 from rich.table import Table
@@ -13,11 +14,14 @@ BAR_WIDTH = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure. `ratio` compares it with `against`; `goal` is text, never asserted."""
+    """One figure. `ratio` compares it with `against`; `goal` is text, never asserted.
+
+    A value of None is one that the time did not suffice for.
+    """
 
     section: str
     work: str
-    value: float
+    value: float | None
     unit: str
     ratio: float | None = None
     against: str = ""
@@ -32,12 +36,12 @@ class Report:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, row: Row) -> Row:
-        self.rows.append(row)
-        return row
+    def add(self, row: Row) -> None:
+        self.rows.append(replace(row, value=_measured(row.value), ratio=_measured(row.ratio)))
 
     def extend(self, rows: Iterable[Row]) -> None:
-        self.rows.extend(rows)
+        for row in rows:
+            self.add(row)
 
     def sections(self) -> list[str]:
         return list(dict.fromkeys(row.section for row in self.rows))
@@ -56,6 +60,11 @@ class Report:
             console.print(f"[dim]{note}[/dim]")
 
 
+def _measured(value: float | None) -> float | None:
+    """NaN is what arithmetic makes of nothing."""
+    return None if value is None or math.isnan(value) else value
+
+
 def _table(section: str, rows: Sequence[Row]) -> Table:
     table = Table(title=section, title_justify="left", expand=False)
     table.add_column("work", min_width=34)
@@ -67,12 +76,11 @@ def _table(section: str, rows: Sequence[Row]) -> Table:
     table.add_column("goal")
     largest = largest_by_unit(rows)
     for row in rows:
-        width = round(BAR_WIDTH * row.value / largest[row.unit]) if largest[row.unit] else 0
+        share = share_of(row, largest)
+        bar = "" if share is None else "▇" * max(round(BAR_WIDTH * share), 1)
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
         work = f"{row.work}\n[dim]{row.note}[/dim]" if row.note else row.work
-        table.add_row(
-            work, number(row.value), row.unit, "▇" * max(width, 1), ratio, row.against, row.goal
-        )
+        table.add_row(work, number(row.value), row.unit, bar, ratio, row.against, row.goal)
     return table
 
 
@@ -80,11 +88,20 @@ def largest_by_unit(rows: Sequence[Row]) -> dict[str, float]:
     """What a bar of full length stands for."""
     largest: dict[str, float] = {}
     for row in rows:
-        largest[row.unit] = max(largest.get(row.unit, 0.0), row.value)
+        largest[row.unit] = max(largest.get(row.unit, 0.0), row.value or 0.0)
     return largest
 
 
-def number(value: float) -> str:
+def share_of(row: Row, largest: Mapping[str, float]) -> float | None:
+    """How long a row's bar is, of 1; None if there is nothing to draw."""
+    if row.value is None:
+        return None
+    return row.value / largest[row.unit] if largest[row.unit] else 0.0
+
+
+def number(value: float | None) -> str:
+    if value is None:
+        return "not measured"
     if value >= 1_000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
