@@ -11,6 +11,7 @@ from dualwrite import ConfigurationError, RetryableError, TransactionAdmin, TwoP
 from dualwrite.broker import Broker
 from dualwrite.failures import UnsupportedByBroker
 from dualwrite.kept_messages import encode
+from dualwrite.store import StoreUnavailable
 from dualwrite.transaction import Message
 from tests.dualwrite.crashed import FOREIGN_OWNER
 from tests.dualwrite.waiting import wait_until
@@ -134,10 +135,11 @@ def test_pairs_of_transactions_differ(world):
 
 
 def test_decided_transaction_is_committed_by_its_pair(world):
-    CrashedInResume(world).produce(1).decide().die()
+    crashed = CrashedInResume(world).produce(1).decide().die()
 
     with resuming(world):
         world.assert_agree([1])
+        assert world.store.kept_messages(crashed.slot, crashed.state) == []
 
 
 def test_undecided_transaction_is_aborted_by_its_pair(world):
@@ -173,6 +175,75 @@ def test_decided_transaction_whose_end_was_acknowledged_is_not_sent_again(world)
 
     with resuming(world):
         world.assert_agree([1])
+
+
+def test_writer_whose_decided_transaction_times_out_sends_its_own_copy(world, caplog):
+    def is_open():
+        with TransactionAdmin({"bootstrap.servers": world.bootstrap}) as admin:
+            return admin.list_transactions(["Ongoing"], id_pattern=rf"{world.app}-.*")
+
+    def on_step(name):
+        if name == "committed":
+            wait_until(lambda: not is_open())
+
+    with resuming(world, config={"transaction.timeout.ms": 1_000}, on_step=on_step) as dw:
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+        assert tx.outcome.kafka == "pending"
+
+    world.assert_agree([1])
+    assert "event=sent_again" in caplog.text
+
+
+def test_recovery_that_dies_after_it_has_sent_again_does_not_do_it_twice(world, monkeypatch):
+    crashed = CrashedInResume(world, timeout_ms=200).produce(1).decide().die()
+    wait_until(lambda: not crashed.is_open())
+
+    def die(*_):
+        raise StoreUnavailable("its host is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "forget_messages", die)
+        with pytest.raises(StoreUnavailable):
+            resuming(world).open()
+    with resuming(world):
+        world.assert_agree([1])
+
+
+def test_copy_goes_when_kafka_has_committed_and_no_sooner(world, monkeypatch):
+    """Until then it is what is left if the broker times the decided transaction out."""
+    forget, states = world.store.forget_messages, []
+
+    def watched(slot, state):
+        with TransactionAdmin({"bootstrap.servers": world.bootstrap}) as admin:
+            listed = admin.list_transactions(id_pattern=rf"{slot}\..*")
+        states.extend(one.state for one in listed)
+        forget(slot, state)
+
+    monkeypatch.setattr(world.store, "forget_messages", watched)
+    with resuming(world) as dw, dw.transaction() as tx:
+        world.order(tx, 1)
+
+    assert states == ["CompleteCommit"]
+
+
+def test_recoverer_that_was_overtaken_ends_nothing_of_its_successor(world):
+    """Between its claim and its look at what is open another instance claims the slot and writes."""
+    successor, was_open = [], []
+
+    def on_step(name):
+        if name == "claimed" and not successor:
+            successor.append(CrashedInResume(world).produce(1))
+        if name == "initialised" and not was_open:
+            was_open.append(successor[0].is_open())
+
+    with resuming(world):
+        pass  # makes the row
+    with resuming(world, on_step=on_step):
+        pass
+    successor[0].die()
+
+    assert was_open == [True]
 
 
 def test_doubt_is_an_alarm_and_never_a_resend(world, caplog):
