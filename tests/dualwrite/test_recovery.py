@@ -17,7 +17,7 @@ from dualwrite import (
 )
 from dualwrite.adapters.sql import SqlStore
 from dualwrite.owner import Owner
-from dualwrite.store import Heuristic, StoreUnavailable
+from dualwrite.store import Heuristic, Lease, StoreUnavailable
 from tests.dualwrite.crashed import FOREIGN_OWNER, CrashedInstance
 from tests.dualwrite.waiting import wait_until
 
@@ -156,6 +156,15 @@ def test_t18_peer_takes_over_within_the_lease(world):
 
         assert dw.is_open
     world.assert_agree([1])
+
+
+def test_t18_lease_that_was_lost_is_taken_again(world):
+    """Else every peer would take the slots of a living instance over, again and again."""
+    with world.writer(slots=1, lease_seconds=1):
+        (row,) = world.store.rows(world.app)
+        world.store.end_lease(row.owner)
+
+        wait_until(lambda: world.store.rows(world.app)[0].lease is Lease.LIVE)
 
 
 def test_t18_live_lease_of_another_host_is_respected(world):

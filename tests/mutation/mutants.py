@@ -12,11 +12,34 @@ JOURNAL_READER = "broker/storage/journal_reader.py"
 AUTHORIZER = "broker/security/authorizer.py"
 WRITE_PATH = "dualwrite/write_path.py"
 PRODUCERS = "broker/producers/states.py"
+GROUP_OFFSETS = "broker/groups/offsets.py"
+SCRAM = "broker/security/scram.py"
+RESUME = "dualwrite/resume.py"
+UPKEEP = "dualwrite/upkeep.py"
+SPARK_LEDGER = "recipes/spark/ledger.py"
+SPARK_COORDINATOR = "recipes/spark/coordinator.py"
 
 TRANSACTION_TESTS = ("tests/transactions",)
 STORAGE_TESTS = ("tests/storage/test_damage.py", "tests/storage/test_crash.py")
 AUTHORIZER_TESTS = ("tests/security/test_authorizer.py",)
+LOGIN_TESTS = ("tests/security/test_scram.py", "tests/security/test_sasl.py")
+GROUP_TESTS = ("tests/groups/test_offsets.py", "tests/groups/test_versions.py")
 DUAL_WRITE_TESTS = ("tests/dualwrite", "-k", "not postgresql and not resume")
+RESUME_TESTS = ("tests/dualwrite/test_resume.py",)
+SLOT_TESTS = (
+    "tests/adapters/test_slot_ids.py",
+    "tests/dualwrite/test_recovery.py",
+    "tests/dualwrite/test_fencing.py",
+    "-k",
+    "not postgresql",
+)
+SPARK_TESTS = (
+    "tests/spark/test_protocol_model.py",
+    "tests/spark/test_decision_logs.py",
+    "tests/spark/test_zombies.py",
+    "-k",
+    "not postgres and not hundred",
+)
 
 
 @dataclass(frozen=True)
@@ -115,6 +138,21 @@ MUTANTS = (
         "    )\n\n\ndef keep",
         TRANSACTION_TESTS,
     ),
+    Mutant(
+        "an abort of nothing hides how the last transaction ended",
+        TRANSITIONS,
+        "        last_outcome=outcome if ends else before.last_outcome,",
+        "        last_outcome=outcome,",
+        TRANSACTION_TESTS,
+    ),
+    Mutant(
+        "activity keeps a transaction from timing out",
+        TRANSITIONS,
+        "        start_steady_ms=now.steady_ms if starts else before.start_steady_ms,\n"
+        "        # Whoever",
+        "        start_steady_ms=now.steady_ms,\n        # Whoever",
+        TRANSACTION_TESTS,
+    ),
     # Producers and readers
     Mutant(
         "a batch that comes again is written again",
@@ -129,6 +167,65 @@ MUTANTS = (
         "if state is not None and header.producer_epoch < state.epoch:",
         "if False:",
         ("tests/producers",),
+    ),
+    Mutant(
+        "a gap in the sequence is no reason to refuse",
+        PRODUCERS,
+        "        return None if sequence == expected else _out_of_order(header, expected)",
+        "        return None",
+        ("tests/producers",),
+    ),
+    Mutant(
+        "a new epoch writes before the old one's marker",
+        PRODUCERS,
+        "            if header.producer_epoch == state.epoch:\n                return None\n"
+        "            # Consumers",
+        "            return None\n            # Consumers",
+        ("tests/producers",),
+    ),
+    Mutant(
+        "a producer with an open transaction is forgotten",
+        PRODUCERS,
+        "        return state.first_offset is None and idle_ms",
+        "        return idle_ms",
+        ("tests/producers",),
+    ),
+    Mutant(
+        "readers pass a marker that is not durable",
+        "broker/producers/unstable.py",
+        "        while ended and ended[0][1] < high_watermark:",
+        "        while ended and ended[0][1] <= high_watermark:",
+        ("tests/producers",),
+    ),
+    # Groups
+    Mutant(
+        "an older transaction's offset wins over a newer commit",
+        GROUP_OFFSETS,
+        "        return existing is not None and existing.record_offset > value.record_offset",
+        "        return False",
+        GROUP_TESTS,
+    ),
+    Mutant(
+        "nobody is told that an offset may still change",
+        GROUP_OFFSETS,
+        "        return place in self._writers.get(group, {})",
+        "        return False",
+        GROUP_TESTS,
+    ),
+    Mutant(
+        "a member of an earlier generation commits",
+        "broker/groups/commits.py",
+        "    if generation != group.generation:\n        return ErrorCode.ILLEGAL_GENERATION\n",
+        "",
+        GROUP_TESTS,
+    ),
+    Mutant(
+        "offsets outlive their topic and meet the next of its name",
+        "broker/node.py",
+        "        for decision in self.groups.topic_deleted(topic.name, now):\n"
+        "            self.settle(decision, now)\n",
+        "",
+        GROUP_TESTS,
     ),
     Mutant(
         "read_committed reads open transactions",
@@ -178,6 +275,42 @@ MUTANTS = (
         "broker/storage/journal.py",
         "        sync(file, slot_path(slot.name))\n",
         "        pass\n",
+        STORAGE_TESTS,
+    ),
+    Mutant(
+        "a new journal file has no durable name",
+        "broker/storage/journal.py",
+        "        # Without this a power loss could take the whole file, fdatasync or not.\n"
+        "        sync_names(self._disk, JOURNAL_DIR)\n",
+        "",
+        STORAGE_TESTS,
+    ),
+    Mutant(
+        "names that a killed process left are not made durable",
+        RECOVERY,
+        '    for directory in ("", JOURNAL_DIR, LOGS_DIR):\n        sync_names(disk, directory)\n',
+        "",
+        STORAGE_TESTS,
+    ),
+    Mutant(
+        "the checkpoint is not synced before it takes its place",
+        "broker/storage/checkpoint.py",
+        "        sync(file, _NEW)\n",
+        "        pass\n",
+        STORAGE_TESTS,
+    ),
+    Mutant(
+        "what only the checkpoint names is removed",
+        RECOVERY,
+        "    named = {path for data in checkpoint.logs for path in _paths(LogState.decode(data))}",
+        "    named: set[str] = set()",
+        STORAGE_TESTS,
+    ),
+    Mutant(
+        "an index that is made anew believes every batch",
+        "broker/storage/segment.py",
+        "header.base_offset < expected or not check_crc(batch, header)",
+        "header.base_offset < expected",
         STORAGE_TESTS,
     ),
     Mutant(
@@ -238,6 +371,43 @@ MUTANTS = (
         "return self._prefixed",
         AUTHORIZER_TESTS,
     ),
+    # Logins
+    Mutant(
+        "a proof for another nonce is taken (CVE-2024-56128)",
+        SCRAM,
+        '        if not hmac.compare_digest(found["nonce"], self._nonce):\n'
+        '            raise self._failed("the nonce is not the one of this exchange")\n',
+        "",
+        LOGIN_TESTS,
+    ),
+    Mutant(
+        "one acts for another by an authorization id (CVE-2017-12610)",
+        SCRAM,
+        '        if found["authzid"] is not None and self._name(found["authzid"]) != user:',
+        "        if False:",
+        LOGIN_TESTS,
+    ),
+    Mutant(
+        "a made-up user's password is right",
+        SCRAM,
+        "        if not (is_proved and self._is_real):",
+        "        if not is_proved:",
+        LOGIN_TESTS,
+    ),
+    Mutant(
+        "an exchange goes on after its end",
+        SCRAM,
+        "        step, self._step = self._step, _Step.OVER",
+        "        step = self._step",
+        LOGIN_TESTS,
+    ),
+    Mutant(
+        "a connection becomes somebody else",
+        "broker/security/sasl.py",
+        "        if self.principal is not None and self.principal != principal:",
+        "        if False:",
+        LOGIN_TESTS,
+    ),
     # The order of a dual write
     Mutant(
         "an unknown COMMIT is aborted in Kafka",
@@ -289,7 +459,145 @@ MUTANTS = (
         'return "commit"',
         ("tests/dualwrite/test_outcome.py",),
     ),
+    # Resume mode
+    Mutant(
+        "no copy of the messages is kept",
+        RESUME,
+        "        yield from call(store.keep_messages, handle, name, unit.state, kept)\n",
+        "",
+        RESUME_TESTS,
+    ),
+    Mutant(
+        "the copy goes before Kafka has committed",
+        RESUME,
+        "        yield from call(slot.producer.commit_transaction)\n        # The next",
+        "        yield from call(self._around.store.forget_messages, slot.transactional_id, state)\n"
+        "        yield from call(slot.producer.commit_transaction)\n        # The next",
+        RESUME_TESTS,
+    ),
+    Mutant(
+        "what was sent again is not remembered",
+        RESUME,
+        "            yield from self.remember(unit)\n",
+        "",
+        RESUME_TESTS,
+    ),
+    Mutant(
+        "an overtaken recoverer aborts its successor's transaction",
+        RESUME,
+        '            if int(kafka_id.rpartition(".")[2]) >= slot.fence:\n',
+        "            if False:\n",
+        RESUME_TESTS,
+    ),
+    Mutant(
+        "a doubt is sent again",
+        RESUME,
+        "        return found is Fate.ABORTED\n",
+        "        return found is not Fate.COMMITTED\n",
+        RESUME_TESTS,
+    ),
+    Mutant(
+        "COMMIT is sent when hardly any time is left",
+        RESUME,
+        "        if elapsed > self._around.resume_timeout / 2:",
+        "        if False:",
+        RESUME_TESTS,
+    ),
+    # Leases and slots
+    Mutant(
+        "a lease that was lost is not taken again",
+        UPKEEP,
+        "            yield from call(self._around.store.lease, name, seconds)\n\n    def close",
+        "\n    def close",
+        SLOT_TESTS,
+    ),
+    Mutant(
+        "nobody takes over from a peer that died",
+        UPKEEP,
+        "        yield from self._take_over_from_the_dead()\n",
+        "",
+        SLOT_TESTS,
+    ),
+    Mutant(
+        "what is open under an id without an owner stays open",
+        UPKEEP,
+        "        refusals = yield from self._recover_all()\n"
+        "        yield from self._sweep_broker()\n",
+        "        refusals = yield from self._recover_all()\n",
+        SLOT_TESTS,
+    ),
+    # Spark
+    Mutant(
+        "an overtaken driver may come back",
+        SPARK_LEDGER,
+        "        if token in head.older:",
+        "        if False:",
+        SPARK_TESTS,
+    ),
+    Mutant(
+        "an attempt that was overtaken or closed decides",
+        SPARK_LEDGER,
+        "        if not ledger.may_decide(decision.attempt):",
+        "        if False:",
+        SPARK_TESTS,
+    ),
+    Mutant(
+        "a batch is decided twice",
+        SPARK_LEDGER,
+        "            raise AlreadyDecided(",
+        "            return {}\n            raise AlreadyDecided(",
+        SPARK_TESTS,
+    ),
+    Mutant(
+        "a coordinator that was overtaken ends transactions",
+        SPARK_COORDINATOR,
+        "        if strays and not self._decisions.read().is_newest(nonce):",
+        "        if False:",
+        SPARK_TESTS,
+    ),
+    Mutant(
+        "a decision counts as finished before its transactions have ended",
+        SPARK_COORDINATOR,
+        "        settled = self._settle(nonce, ledger.pending)\n        if not accept_loss:\n"
+        "            settled.require_nothing_lost(self.sink)\n        self._finish(ledger.pending)",
+        "        self._finish(ledger.pending)\n"
+        "        settled = self._settle(nonce, ledger.pending)\n        if not accept_loss:\n"
+        "            settled.require_nothing_lost(self.sink)",
+        SPARK_TESTS,
+    ),
+    Mutant(
+        "transactions are committed before the decision",
+        SPARK_COORDINATOR,
+        "        record(decision)\n        decided = time.monotonic()\n        try:\n"
+        "            settled = self._settle(joined.attempt, [decision])",
+        "        decided = time.monotonic()\n        try:\n"
+        "            settled = self._settle(joined.attempt, [decision])\n"
+        "            record(decision)",
+        SPARK_TESTS,
+    ),
+    Mutant(
+        "the door is not shut before the house is swept",
+        SPARK_LEDGER,
+        "        return {HEAD: replace(head, is_closed=True)}",
+        "        return {}",
+        SPARK_TESTS,
+    ),
     # The client
+    Mutant(
+        "prepared does not wait for the broker",
+        "dualwrite/flows/transaction.py",
+        "        yield from self._drain_cleanly()\n        if not self._is_started:\n"
+        "            # An empty",
+        "        if not self._is_started:\n            # An empty",
+        ("tests/client/test_transaction_flows.py",),
+    ),
+    Mutant(
+        "a transaction whose call was interrupted may be committed",
+        "dualwrite/flows/transaction.py",
+        "            self.states.fail(error, fatal=False)\n\n    @contextmanager",
+        "            pass\n\n    @contextmanager",
+        ("tests/client/test_transaction_flows.py",),
+    ),
     Mutant(
         "complete commits whatever is prepared",
         "dualwrite/flows/transaction.py",

@@ -117,6 +117,20 @@ def test_a_driver_killed_anywhere_is_finished_by_the_next():
         world.check()
 
 
+def test_a_recovery_killed_anywhere_is_finished_by_the_next():
+    """What is decided stays written down until every transaction of it has ended."""
+    steps = steps_of(lambda world: world.drive("a"))
+    for killed_at, recovery_killed_at in itertools.product(range(steps + 1), repeat=2):
+        world = World()
+        world.scheduler.add("a", world.drive("a"))
+        world.scheduler.add("b", world.drive("b"))
+        for name, count in (("a", killed_at), ("b", recovery_killed_at)):
+            run(world, [(name, count)])
+            world.scheduler.kill(name)
+        world.settle()
+        world.check()
+
+
 def test_the_same_driver_restarting_its_query_cannot_decide_twice():
     """The old query's commit may still be running when the new one opens the sink."""
     steps = steps_of(lambda world: world.drive("a"))
