@@ -325,8 +325,12 @@ def test_t23_broker_that_is_down_fails_fast_and_everything_heals(tmp_path):
         world.close()
 
 
-def test_broker_that_stops_while_records_and_state_are_under_way_undoes_both(tmp_path):
-    """The state is written before the records are acknowledged: COMMIT must wait for them."""
+@pytest.mark.parametrize(
+    ("mode", "before"),
+    [("2pc", ["begun", "produced", "remembered"]), ("resume", ["begun", "produced"])],
+)
+def test_broker_that_stops_while_records_are_under_way_undoes_both(tmp_path, mode, before):
+    """Their state may be written before they are acknowledged; COMMIT must wait for them."""
     quick = {"max.block.ms": 1000, "delivery.timeout.ms": 1000, "request.timeout.ms": 500}
 
     def on_step(name):
@@ -339,14 +343,15 @@ def test_broker_that_stops_while_records_and_state_are_under_way_undoes_both(tmp
     armed, steps = [], []
     with BrokerProcess() as broker:
         world = World(broker.bootstrap_servers, f"sqlite:///{tmp_path / 'down.db'}")
-        with world.writer(config=quick, lease_seconds=1, slots=1, on_step=on_step) as dw:
+        options = {"config": quick, "lease_seconds": 1, "slots": 1, "mode": mode}
+        with world.writer(on_step=on_step, **options) as dw:
             with dw.transaction() as tx:
                 world.order(tx, 1)
             armed.append(True)
             with pytest.raises(RetryableError), dw.transaction() as tx:
                 world.order(tx, 2)
             assert tx.outcome.database == "rolled_back"
-            assert steps[:3] == ["begun", "produced", "remembered"]
+            assert steps[: len(before)] == before
             assert "committing" not in steps
             assert world.rows() == [1]
             os.kill(broker.pid, signal.SIGCONT)

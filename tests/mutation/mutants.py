@@ -503,6 +503,13 @@ MUTANTS = (
         "        if False:",
         RESUME_TESTS,
     ),
+    Mutant(
+        "COMMIT does not wait for the broker",
+        RESUME,
+        "        pair = yield from call(producer.flush_transaction)",
+        "        pair = yield from call(producer.start_prepare)",
+        ("tests/dualwrite/test_failures.py", "-k", "stops_while"),
+    ),
     # Leases and slots
     Mutant(
         "a lease that was lost is not taken again",
@@ -597,6 +604,13 @@ MUTANTS = (
         "            self.states.fail(error, fatal=False)\n\n    @contextmanager",
         "            pass\n\n    @contextmanager",
         ("tests/client/test_transaction_flows.py",),
+    ),
+    Mutant(
+        "a server need not know the password",
+        "dualwrite/flows/scram.py",
+        '        if not hmac.compare_digest(_decode(fields.get("v", "")), self._server_signature):',
+        "        if False:",
+        ("tests/client/test_link.py",),
     ),
     Mutant(
         "complete commits whatever is prepared",
