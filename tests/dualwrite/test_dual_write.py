@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -280,6 +281,21 @@ def test_t20_renewals_do_not_disturb_snapshot_isolation(postgres_world):
 
     engine.dispose()
     world.assert_agree(range(5))
+
+
+def test_upkeep_leaves_a_slot_alone_that_is_in_use(postgres_world):
+    """A transaction may take longer than several rounds of upkeep."""
+
+    def on_step(name):
+        if name == "begun":
+            begun = time.monotonic()
+            wait_until(lambda: time.monotonic() > begun + 1)
+
+    with postgres_world.writer(lease_seconds=0.5, slots=1, on_step=on_step) as dw:
+        with dw.transaction() as tx:
+            postgres_world.order(tx, 1)
+
+    postgres_world.assert_agree([1])
 
 
 def test_t19_slots_limit_open_transactions(world):

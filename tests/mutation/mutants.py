@@ -533,7 +533,21 @@ MUTANTS = (
         "        refusals = yield from self._recover_all()\n",
         SLOT_TESTS,
     ),
+    Mutant(
+        "upkeep recovers a slot that is in use",
+        "dualwrite/slot_pool.py",
+        "        self._in_use.add(slot.transactional_id)",
+        "        pass",
+        ("tests/dualwrite/test_dual_write.py", "-k", "slot_alone"),
+    ),
     # Spark
+    Mutant(
+        "two attempts at a task begin in one slot",
+        "recipes/spark/transactions.py",
+        "            k = (attempt_number + busy) % SLOTS_PER_PARTITION_MAX",
+        "            k = busy",
+        SPARK_TESTS,
+    ),
     Mutant(
         "an overtaken driver may come back",
         SPARK_LEDGER,

@@ -134,6 +134,20 @@ def test_the_loser_of_a_speculative_race_is_aborted_with_the_commit(sink, server
     assert kafka.open_ids(servers, name) == []
 
 
+def test_a_second_attempt_leaves_the_first_its_slot(sink, servers, name):
+    """Speculation: the first is slow, and may still be the one that Spark takes."""
+    attempt = sink.coordinator.open()
+    first = sink.begin(0)
+    sink.write(attempt, 0, 1, attempt_number=1)
+    sink.send(first, 1)
+    report = sink.report(attempt, 0, first.prepare())
+    first.close()
+    sink.coordinator.commit([report], 0)
+
+    assert kafka.values(servers, sink.topic) == [1]
+    assert kafka.open_ids(servers, name) == []
+
+
 def test_a_live_old_driver_decides_nothing_and_is_refused_for_ever(make_sink, servers, name):
     old, new = make_sink("old"), make_sink("new")
     attempt = old.coordinator.open()
