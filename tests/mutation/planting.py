@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.mutation.mutants import Mutant
+from tests.mutation.mutant import Mutant
 
 ROOT = Path(__file__).parents[2]
 PARTS = ("dualwrite", "broker", "adapters", "recipes", "examples", "tests")
