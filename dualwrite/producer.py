@@ -27,12 +27,14 @@ from dualwrite.content import Content, HeadersGiven, Row, as_bytes, as_headers, 
 from dualwrite.delivery import DeliveryCallback
 from dualwrite.errors import DualWriteError
 from dualwrite.failures import KafkaTimeout
+from dualwrite.flows.burst import Burst
 from dualwrite.flows.states import State
 from dualwrite.flows.steps import Flow, Step
 from dualwrite.flows.transaction import Completion, TransactionFlows
 from dualwrite.group_metadata import GroupMetadata
 from dualwrite.offsets import by_topic
 from dualwrite.prepared import PreparedTxnState
+from dualwrite.wire.records import Headers
 
 __all__ = ["Completion", "TwoPhaseProducer"]
 
@@ -42,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 _CLOSE_MS = 5_000
 _IN_TRANSACTION = State.IN_TRANSACTION  # a name of its own: looked at for every record
+_NO_BURST = Burst()
 
 
 class TwoPhaseProducer:
@@ -57,6 +60,7 @@ class TwoPhaseProducer:
         self._states = self._flows.states
         self._topics = self._flows.cluster.topics
         self._put = self._flows.sender.put
+        self._burst = _NO_BURST
         self._is_traced = False
         self._wall_clock_ms = 0.0
         self._stamp_ms = 0
@@ -104,34 +108,100 @@ class TwoPhaseProducer:
             value = as_bytes(value)
         if key is not None and type(key) is not bytes:
             key = as_bytes(key)
+        burst = self._burst
+        if (
+            topic == burst.topic
+            and partition == burst.partition
+            and type(key) is burst.key_type
+            and value is not None
+            and on_delivery is None
+            and not timestamp
+            and not headers
+            and len(value) <= burst.bytes_max
+            and (not key or len(key) <= burst.bytes_max)
+            and len(burst.pairs) < burst.count_max
+            and monotonic() < burst.until
+        ):
+            pair = (key, value)
+            burst.pairs.append(pair)
+            if burst is self._burst:
+                return
+            with self._lock:  # waits for whoever has closed the burst
+                if not burst.has_missed(pair):
+                    return
         given = as_headers(headers) if headers else None
         if self._is_traced:
             given = tracing.carry(given)
         with self._lock:
-            if self._states.state is not _IN_TRANSACTION:
-                self._states.require("produce")
-            if topic not in self._topics:
-                self._run("produce", self._flows.know_topic(topic), None)
-            now_ms = monotonic() * 1000
-            if now_ms >= self._stamp_until_ms:
-                self._stamp(now_ms)
-            stamp_ms = timestamp or self._stamp_ms
-            try:
-                is_due = self._put(
-                    topic, key, value, partition, stamp_ms, given, on_delivery, now_ms
-                )
-            except Exception:
-                raise
-            except BaseException:
-                self._interrupted()
-                raise
-            if is_due:
-                self._run("produce", self._flows.pump(), None)
+            self._produce(topic, value, key, partition, on_delivery, timestamp, given)
+
+    def _produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        on_delivery: DeliveryCallback | None,
+        timestamp: int,
+        headers: Headers | None,
+    ) -> None:
+        """Put one record into its batch, send what is due, and begin a burst of others like it."""
+        if self._states.state is not _IN_TRANSACTION:
+            self._states.require("produce")
+        if topic not in self._topics:
+            self._run("produce", self._flows.know_topic(topic), None)
+        now_ms = monotonic() * 1000
+        if now_ms >= self._stamp_until_ms:
+            self._stamp(now_ms)
+        stamp_ms = timestamp or self._stamp_ms
+        try:
+            is_due = self._end_burst()
+            is_due |= self._put(
+                topic, key, value, partition, stamp_ms, headers, on_delivery, now_ms
+            )
+        except Exception:
+            raise
+        except BaseException:
+            self._interrupted()
+            raise
+        if is_due:
+            self._run("produce", self._flows.pump(), None)
+        elif on_delivery is None and not (timestamp or headers):
+            self._begin_burst(topic, partition, type(key), now_ms)
 
     def _stamp(self, now_ms: float) -> None:
         """Find the timestamp of records for this millisecond: many have the same."""
         self._stamp_ms = int(now_ms + self._wall_clock_ms)
         self._stamp_until_ms = self._stamp_ms + 1 - self._wall_clock_ms
+
+    def _begin_burst(
+        self, topic: str, partition: int, key_type: type[object], now_ms: float
+    ) -> None:
+        """Take the records that follow without a look at anything else, if they are like this one."""
+        sender = self._flows.sender
+        until_ms = min(self._stamp_until_ms, sender.linger_until_ms)
+        if until_ms <= now_ms or self._burst is not _NO_BURST:
+            return  # it would take nothing, or a signal's handler has begun one
+        count_max, bytes_max = sender.plain_limits(partition)
+        self._burst = Burst(
+            topic,
+            partition,
+            key_type,
+            count_max,
+            bytes_max,
+            self._stamp_ms,
+            now_ms,
+            until_ms / 1000,
+        )
+
+    def _end_burst(self) -> bool:
+        """Put what a burst has taken into batches, which comes before all else that is done under
+        the lock; True if there is something to send."""
+        burst, self._burst = self._burst, _NO_BURST
+        pairs = burst.close()
+        return bool(pairs) and self._flows.sender.put_pairs(
+            burst.topic, pairs, burst.partition, burst.timestamp_ms, burst.now_ms
+        )
 
     def produce_batch(self, topic: str, rows: Iterable[Row], partition: int = -1) -> int:
         """Put many records (key, value, headers, timestamp in ms or 0) into the transaction.
@@ -147,6 +217,7 @@ class TwoPhaseProducer:
             if topic not in self._topics:
                 self._run("produce_batch", flows.know_topic(topic), None)
             try:
+                self._end_burst()
                 while True:
                     taken, is_due = flows.sender.put_rows(
                         topic, remaining, partition, int(time.time() * 1000), monotonic() * 1000
@@ -171,9 +242,16 @@ class TwoPhaseProducer:
         with self._lock:
             flows.states.require("produce")
             self.partition_count(topic)
-            flows.sender.put_encoded(
-                topic, partition, encoded, count, int(time.time() * 1000), monotonic() * 1000
-            )
+            try:
+                self._end_burst()
+                flows.sender.put_encoded(
+                    topic, partition, encoded, count, int(time.time() * 1000), monotonic() * 1000
+                )
+            except Exception:
+                raise
+            except BaseException:
+                self._interrupted()
+                raise
             self._run("produce_encoded", flows.send_full(), None)
 
     def partition_count(self, topic: str) -> int:
@@ -243,6 +321,7 @@ class TwoPhaseProducer:
         with self._lock:
             self._states.require_open("start_commit")
             try:
+                self._end_burst()
                 step = self._driver.start(flow)
             except Exception:
                 raise
@@ -281,7 +360,7 @@ class TwoPhaseProducer:
         with self._lock:
             self._flows.states.require("poll")
             until_ms = (monotonic() + timeout) * 1000 if timeout > 0 else 0
-            if self._flows.sender.outstanding:
+            if self._burst.pairs or self._flows.sender.outstanding:
                 self._run("poll", self._flows.pump(until_ms), None)
         return self._flows.sender.deliveries.serve()
 
@@ -296,6 +375,7 @@ class TwoPhaseProducer:
             if flows.states.state is State.CLOSED:
                 return
             try:
+                self._end_burst()
                 is_open = flows.states.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
                 if is_open and not leave_open:
                     self._abort_at_last(timeout)
@@ -322,6 +402,7 @@ class TwoPhaseProducer:
         with self._lock:
             self._flows.states.require_open(call)
             try:
+                self._end_burst()
                 return self._driver.run(flow, limit_ms, context, reached)
             except Exception:
                 raise
@@ -331,6 +412,7 @@ class TwoPhaseProducer:
 
     def _interrupted(self) -> None:
         """An interrupt (Ctrl-C) can strike between reading bytes and taking them in."""
+        self._burst = _NO_BURST
         self._started_commit = None
         self._driver.abandon()
         self._flows.interrupted()
@@ -361,7 +443,8 @@ class TwoPhaseProducer:
 
     def __len__(self) -> int:
         """Records and callbacks that wait, as confluent-kafka counts them."""
-        return self._flows.sender.outstanding + len(self._flows.sender.deliveries)
+        sender = self._flows.sender
+        return sender.outstanding + len(sender.deliveries) + len(self._burst.pairs)
 
     def __enter__(self) -> "TwoPhaseProducer":
         return self

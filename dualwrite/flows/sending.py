@@ -6,7 +6,7 @@ because a batch that must be sent again goes in front of those that follow it, a
 broker refuses a batch whose predecessor is missing (45), which then just means "again".
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from dualwrite.config import ClientConfig
@@ -16,18 +16,16 @@ from dualwrite.delivery import (
     TIMESTAMP_LOG_APPEND_TIME,
     DeliveredMessage,
     Deliveries,
-    DeliveryCallback,
 )
 from dualwrite.errors import KafkaError
 from dualwrite.failures import AbortableError, UnsupportedByBroker
 from dualwrite.flows import verdicts
 from dualwrite.flows.batching import Batch, PartitionQueue, Receipt
 from dualwrite.flows.cluster import Cluster
+from dualwrite.flows.collecting import Choose, Collector
 from dualwrite.flows.steps import FOREVER, Action, Send
 from dualwrite.flows.verdicts import Verdict
-from dualwrite.partitioner import Partitioner
 from dualwrite.wire.api_keys import ApiKey
-from dualwrite.wire.compression import Compression
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.messages.produce import (
     PartitionProduceData,
@@ -35,19 +33,15 @@ from dualwrite.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
-from dualwrite.wire.records import HEADER_SIZE, Headers
 
 PRODUCE_V2 = 12
 """From this version on a partition joins the transaction by itself (KIP-890)."""
 
 _REQUEST_BYTES_MAX = 8 * 1024 * 1024
-_RECORD_OVERHEAD_MAX = 40
-_HEADER_OVERHEAD_MAX = 10
 _POLL_MS = 20.0
 _ANSWER_MS_MIN = 1_000.0
 
 OnError = Callable[[Exception, bool], None]
-Choose = Callable[[int], int]
 
 
 class InFlight:
@@ -64,179 +58,22 @@ class InFlight:
         self.sender.settle(self, outcome)
 
 
-class Sender:
+class Sender(Collector):
     """Batches of one producer on their way to the leaders."""
 
     def __init__(
         self, cluster: Cluster, config: ClientConfig, choose: Choose, on_error: OnError
     ) -> None:
-        self.producer_id = -1
-        self.epoch = -1
+        super().__init__(cluster, config, choose)
         self.is_version_2 = True
         self.is_flushing = False
         self.has_sent = False
         """Something of this transaction may have reached a broker."""
-        self.outstanding = 0
-        """Records without an answer, those in open batches included."""
-        self.linger_until_ms = FOREVER
         self.deliveries = Deliveries()
-        self._cluster = cluster
-        self._config = config
-        self._choose = choose
         self._on_error = on_error
         self._transactional_id = config.transactional_id
-        self._partitioner = Partitioner(config.partitioner)
-        self._compression = Compression.named(config.compression)
-        self._batch_bytes = min(config.batch_bytes, config.message_bytes_max)
-        self._batch_records = config.batch_messages
-        self._records_max = config.queue_messages_max
-        self._bytes_max = config.queue_kbytes_max * 1024
-        self._bytes = 0
-        self._queues: dict[tuple[str, int], PartitionQueue] = {}
-        self._active: dict[PartitionQueue, None] = {}
-        self._touched: dict[PartitionQueue, None] = {}  # used under the present epoch
         self._requests: dict[int, int] = {}
         self._tokens: set[InFlight] = set()
-        self._sticky: dict[str, PartitionQueue] = {}  # of records without a key, by topic
-
-    # Records.
-
-    @property
-    def is_full(self) -> bool:
-        return self.outstanding >= self._records_max or self._bytes >= self._bytes_max
-
-    def put(
-        self,
-        topic: str,
-        key: bytes | None,
-        value: bytes | None,
-        partition: int,
-        timestamp_ms: int,
-        headers: Headers | None,
-        callback: DeliveryCallback | None,
-        now_ms: float,
-    ) -> bool:
-        """Add a record of a topic whose metadata is known; True if there is something to send."""
-        if self.outstanding >= self._records_max or self._bytes >= self._bytes_max:
-            raise BufferError("the queue is full: call poll() and try again")
-        if partition >= 0:
-            queue = self._queues.get((topic, partition)) or self._open_queue(topic, partition)
-        elif key is None and (sticky := self._sticky.get(topic)) is not None:
-            queue = sticky
-        else:
-            queue = self._queue_for(topic, key)
-        need = _RECORD_OVERHEAD_MAX
-        if value:
-            need += len(value)
-        if key:
-            need += len(key)
-        if headers:
-            need += _size_of(headers)
-        builder = queue.builder
-        is_due = now_ms >= self.linger_until_ms
-        if builder.size + need > self._batch_bytes or builder.count >= self._batch_records:
-            self._refuse_too_large(need)
-            self._seal(queue)
-            builder = queue.builder
-            is_due = True
-        if not builder.count:
-            self._open_batch(queue, now_ms)
-        builder.append(key, value, headers, timestamp_ms)
-        self.outstanding += 1
-        if callback is not None:
-            place = builder.count - 1
-            queue.receipts.append(Receipt(place, callback, key, value, headers, timestamp_ms))
-        return is_due
-
-    def put_rows(
-        self,
-        topic: str,
-        rows: Iterator[tuple[bytes | None, bytes | None, Headers | None, int]],
-        partition: int,
-        timestamp_ms: int,
-        now_ms: float,
-    ) -> tuple[int, bool]:
-        """Add rows until they end or there is something to send; returns how many were taken, and
-        whether there is something to send.
-
-        `rows` is an iterator, so that the caller can go on where this stopped.
-        """
-        taken = 0
-        put = self.put
-        for key, value, headers, given_ms in rows:
-            taken += 1
-            stamp_ms = given_ms or timestamp_ms
-            if put(topic, key, value, partition, stamp_ms, headers, None, now_ms) or self.is_full:
-                return taken, True
-        return taken, False
-
-    def put_encoded(
-        self,
-        topic: str,
-        partition: int,
-        encoded: bytes,
-        count: int,
-        timestamp_ms: int,
-        now_ms: float,
-    ) -> None:
-        """Add a whole batch of records that were encoded elsewhere (`BatchBuilder.fill`)."""
-        self._refuse_too_large(len(encoded))
-        queue = self._queues.get((topic, partition)) or self._open_queue(topic, partition)
-        self._seal(queue)
-        self._open_batch(queue, now_ms)
-        queue.builder.fill(encoded, count, timestamp_ms)
-        self.outstanding += count
-        self._seal(queue)
-
-    def _queue_for(self, topic: str, key: bytes | None) -> PartitionQueue:
-        known = self._cluster.topics[topic]
-        if self._partitioner.hashes(key):
-            partition = self._partitioner.place(key, len(known.leaders))
-            return self._queues.get((topic, partition)) or self._open_queue(topic, partition)
-        queue = self._sticky.get(topic)
-        if queue is None:
-            available = known.available
-            partition = available[self._choose(len(available))]
-            queue = self._queues.get((topic, partition)) or self._open_queue(topic, partition)
-            if self._partitioner.sticks:
-                self._sticky[topic] = queue
-        return queue
-
-    def _open_queue(self, topic: str, partition: int) -> PartitionQueue:
-        count = len(self._cluster.topics[topic].leaders)
-        if partition >= count:
-            raise verdicts.plain_failure(
-                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic!r} has {count} partitions"
-            )
-        queue = self._queues[topic, partition] = PartitionQueue(topic, partition)
-        return queue
-
-    def _open_batch(self, queue: PartitionQueue, now_ms: float) -> None:
-        queue.opened_ms = now_ms
-        self._active[queue] = None
-        self._touched[queue] = None
-        linger_until_ms = now_ms + self._config.linger_ms
-        if linger_until_ms < self.linger_until_ms:
-            self.linger_until_ms = linger_until_ms
-
-    def _refuse_too_large(self, need: int) -> None:
-        if need + HEADER_SIZE > self._config.message_bytes_max:
-            raise verdicts.plain_failure(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"a record of about {need} bytes,"
-                f" 'message.max.bytes' is {self._config.message_bytes_max}",
-            )
-
-    def _seal(self, queue: PartitionQueue) -> None:
-        if not queue.builder.count:
-            return
-        batch = queue.seal(
-            self.producer_id, self.epoch, self._compression, self._config.delivery_timeout_ms
-        )
-        self._bytes += len(batch.data)
-        # KIP-480: records without a key go elsewhere when a batch is closed.
-        if self._sticky.get(queue.topic) is queue:
-            del self._sticky[queue.topic]
 
     # The network.
 
@@ -475,11 +312,11 @@ class Sender:
             for batch in list(queue.waiting):
                 self._drop(batch)
                 self._tell(queue, batch.receipts, error)
-            if queue.builder.count:
-                self.outstanding -= queue.builder.count
-                self._tell(queue, queue.receipts, error)
-                queue.builder = type(queue.builder)()
-                queue.receipts = []
+            self.outstanding -= queue.builder.count
+            self._tell(queue, queue.receipts, error)
+            # A new one in any case: an interrupt may have struck while records were added.
+            queue.builder = type(queue.builder)()
+            queue.receipts = []
             if queue.is_idle:
                 self._active.pop(queue, None)
         self.linger_until_ms = FOREVER
@@ -514,10 +351,6 @@ class Sender:
             self._active[queue] = None
             self.outstanding += queue.builder.count + sum(batch.count for batch in queue.waiting)
             self._bytes += sum(len(batch.data) for batch in queue.waiting)
-
-
-def _size_of(headers: Headers) -> int:
-    return sum(_HEADER_OVERHEAD_MAX + 3 * len(name) + len(value or b"") for name, value in headers)
 
 
 def _told(error: Exception) -> KafkaError:

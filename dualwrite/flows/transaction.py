@@ -21,7 +21,8 @@ from dualwrite.flows.cluster import (
     Cluster,
     ConnectionLost,
 )
-from dualwrite.flows.sending import Choose, Sender
+from dualwrite.flows.collecting import Choose
+from dualwrite.flows.sending import Sender
 from dualwrite.flows.states import State, StateMachine
 from dualwrite.flows.steps import Flow
 from dualwrite.group_metadata import GroupMetadata

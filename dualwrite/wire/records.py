@@ -9,10 +9,23 @@ zigzag varints and a length of -1 stands for null.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
+from dualwrite.wire.batch_builder import (
+    NO_TIMESTAMP,
+    NULL,
+    RECORD_OVERHEAD_MAX,
+    ZERO,
+    BatchBuilder,
+    Headers,
+    Pair,
+    build_batch,
+    encode_headers,
+    encode_nullable,
+    varint,
+)
 from dualwrite.wire.batch_header import (
     CONTROL,
     DELETE_HORIZON,
@@ -29,17 +42,19 @@ from dualwrite.wire.batch_header import (
     patch_offset,
     seal,
 )
-from dualwrite.wire.compression import Compression, CompressionError, compress, decompress
+from dualwrite.wire.compression import CompressionError, compress, decompress
 from dualwrite.wire.error_codes import ErrorCode
 
 __all__ = [
     "HEADER_SIZE",
     "NO_TIMESTAMP",
+    "RECORD_OVERHEAD_MAX",
     "BatchBuilder",
     "BatchError",
     "BatchHeader",
     "EndMarker",
     "Headers",
+    "Pair",
     "Record",
     "batches",
     "build_batch",
@@ -54,9 +69,6 @@ __all__ = [
     "varint",
 ]
 
-Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
-
-NO_TIMESTAMP: Final = -1
 DECOMPRESSED_MAX: Final = 128 * 1024 * 1024
 
 _ABORT: Final = 0
@@ -245,180 +257,6 @@ def _read_headers(data: bytes, position: int) -> tuple[Headers, int]:
     return tuple(headers), position
 
 
-def varint(number: int) -> bytes:
-    """The zigzag form of a number of at most 64 bits."""
-    if 0 <= number < _TABLE_SIZE:
-        return _VARINTS[number]
-    zigzag = (number << 1) ^ (number >> 63)
-    if zigzag >> 14 and not zigzag >> 21:
-        return bytes((zigzag & 0x7F | 0x80, zigzag >> 7 & 0x7F | 0x80, zigzag >> 14))
-    out = bytearray()
-    while zigzag > 0x7F:
-        out.append(zigzag & 0x7F | 0x80)
-        zigzag >>= 7
-    out.append(zigzag)
-    return bytes(out)
-
-
-# Every non-negative number that needs one or two bytes: nearly all that occur in real records.
-_TABLE_SIZE: Final = 1 << 13
-_VARINTS: Final = tuple(bytes((n << 1,)) for n in range(64)) + tuple(
-    bytes((n << 1 & 0x7F | 0x80, n >> 6)) for n in range(64, _TABLE_SIZE)
-)
-_NULL: Final = b"\x01"
-_ZERO: Final = b"\x00"
-
-
-class BatchBuilder:
-    """Collects records for one batch; appending encodes, building joins.
-
-    `size` is the size of the uncompressed batch so far. `build` leaves the builder as it is, so
-    that the same records can be built again under another epoch or sequence.
-    """
-
-    __slots__ = (
-        "_base_timestamp",
-        "_beside_size",
-        "_offset_grows_at",
-        "_parts",
-        "_time",
-        "_timestamp",
-        "count",
-        "max_timestamp",
-        "size",
-    )
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._base_timestamp = NO_TIMESTAMP
-        self._timestamp = NO_TIMESTAMP
-        self._time = b"\x00\x00"  # attributes and timestamp delta of the record before
-        self._beside_size = 4  # what a record takes beside its own size, key, value and headers
-        self._offset_grows_at = 64  # the first offset delta that takes a byte more
-        self.max_timestamp = NO_TIMESTAMP
-        self.count = 0
-        self.size = HEADER_SIZE
-
-    def append(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Headers | None = None,
-        timestamp_ms: int = NO_TIMESTAMP,
-    ) -> int:
-        """Add a record and return the size of the uncompressed batch."""
-        count = self.count
-        if timestamp_ms != self._timestamp or count == self._offset_grows_at:
-            self._move_time(timestamp_ms)
-        offset = _VARINTS[count] if count < _TABLE_SIZE else varint(count)
-        if key is None:
-            key_size, key = _NULL, b""
-            length = self._beside_size + 1
-        else:
-            length = len(key)
-            key_size = _VARINTS[length] if length < _TABLE_SIZE else varint(length)
-            length += self._beside_size + len(key_size)
-        if value is None:
-            value_size, value = _NULL, b""
-            length += 1
-        else:
-            value_length = len(value)
-            value_size = (
-                _VARINTS[value_length] if value_length < _TABLE_SIZE else varint(value_length)
-            )
-            length += value_length + len(value_size)
-        tail = _ZERO
-        if headers:
-            tail = _encode_headers(headers)
-            length += len(tail) - len(_ZERO)
-        size = _VARINTS[length] if length < _TABLE_SIZE else varint(length)
-        self._parts += (size, self._time, offset, key_size, key, value_size, value, tail)
-        self.count = count + 1
-        self.size += length + len(size)
-        return self.size
-
-    def fill(self, encoded: bytes, count: int, timestamp_ms: int) -> None:
-        """Take records that were encoded elsewhere: offset deltas from 0 on, all at one time."""
-        if self.count:
-            raise ValueError("encoded records count their offsets from the first of the batch")
-        self._move_time(timestamp_ms)
-        self._parts = [encoded]
-        self.count = count
-        self.size += len(encoded)
-
-    def build(
-        self,
-        *,
-        producer_id: int = -1,
-        producer_epoch: int = -1,
-        base_sequence: int = -1,
-        is_transactional: bool = False,
-        compression: int = Compression.NONE,
-        base_offset: int = 0,
-        leader_epoch: int = -1,
-    ) -> bytes:
-        """The batch of all records so far; without any it is a ValueError."""
-        if not self.count:
-            raise ValueError("a batch needs a record")
-        return seal(
-            BatchHeader(
-                base_offset=base_offset,
-                length=0,
-                leader_epoch=leader_epoch,
-                magic=MAGIC,
-                crc=0,
-                attributes=compression | (TRANSACTIONAL if is_transactional else 0),
-                last_offset_delta=self.count - 1,
-                base_timestamp=self._base_timestamp,
-                max_timestamp=self.max_timestamp,
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                base_sequence=base_sequence,
-                record_count=self.count,
-            ),
-            compress(compression, b"".join(self._parts)),
-        )
-
-    def _move_time(self, timestamp_ms: int) -> None:
-        count = self.count
-        if not count:
-            self._base_timestamp = timestamp_ms
-        elif count == self._offset_grows_at:
-            self._offset_grows_at <<= 7
-        if timestamp_ms > self.max_timestamp:
-            self.max_timestamp = timestamp_ms
-        self._timestamp = timestamp_ms
-        self._time = _ZERO + varint(timestamp_ms - self._base_timestamp)
-        self._beside_size = len(self._time) + len(varint(count)) + len(_ZERO)
-
-
-def build_batch(
-    content: Iterable[tuple[bytes | None, bytes | None, Headers | None, int]],
-    *,
-    producer_id: int = -1,
-    producer_epoch: int = -1,
-    base_sequence: int = -1,
-    is_transactional: bool = False,
-    compression: int = Compression.NONE,
-    base_offset: int = 0,
-    leader_epoch: int = -1,
-) -> bytes:
-    """One batch of (key, value, headers, timestamp in milliseconds); at least one record."""
-    builder = BatchBuilder()
-    append = builder.append
-    for key, value, headers, timestamp_ms in content:
-        append(key, value, headers, timestamp_ms)
-    return builder.build(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        is_transactional=is_transactional,
-        compression=compression,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-    )
-
-
 def keyed_batch(
     content: Sequence[tuple[bytes, bytes | None]], timestamp_ms: int
 ) -> tuple[bytes, BatchHeader]:
@@ -434,9 +272,9 @@ def keyed_batch(
                 varint(number),
                 varint(len(key)),
                 key,
-                _NULL if value is None else varint(len(value)),
+                NULL if value is None else varint(len(value)),
                 value or b"",
-                _ZERO,  # headers
+                ZERO,  # headers
             )
         )
         parts += (varint(len(body)), body)
@@ -517,12 +355,12 @@ def rebuild_batch(
     for record in kept:
         body = b"".join(
             (
-                _ZERO,
+                ZERO,
                 varint(record.timestamp_delta + shift),
                 varint(record.offset_delta),
-                _encode_nullable(record.key),
-                _encode_nullable(record.value),
-                _encode_headers(record.headers),
+                encode_nullable(record.key),
+                encode_nullable(record.value),
+                encode_headers(record.headers),
             )
         )
         parts += (varint(len(body)), body)
@@ -538,15 +376,3 @@ def rebuild_batch(
     )
     payload = b"".join(parts)
     return seal(rebuilt, compress(header.compression, payload) if kept else payload)
-
-
-def _encode_nullable(data: bytes | None) -> bytes:
-    return _NULL if data is None else varint(len(data)) + data
-
-
-def _encode_headers(headers: Headers) -> bytes:
-    parts = [varint(len(headers))]
-    for name, value in headers:
-        encoded = name.encode(errors="surrogateescape")
-        parts += (varint(len(encoded)), encoded, _encode_nullable(value))
-    return b"".join(parts)

@@ -274,6 +274,44 @@ def test_no_batch_is_above_the_limit():
     assert record_count(script) == 100
 
 
+@pytest.mark.parametrize("key", [None, b"k"])
+def test_batches_of_rows_keep_to_every_limit(key):
+    script = ScriptedCluster()
+    flows = begun(script, batch_size=4_000, batch_num_messages=30, queue_buffering_max_messages=50)
+    script.run(flows, flows.know_topic("t"))
+    rows = iter([(key, bytes(size), None, 0) for size in (0, 10, 120, 300) * 100])
+    taken = -1
+    while taken:
+        taken, _ = flows.sender.put_rows("t", rows, -1, 1, script.now_ms)
+        assert flows.sender.outstanding <= 50
+        script.run(flows, flows.drain())
+    script.run(flows, flows.commit())
+
+    for request in script.requests(ProduceRequest):
+        for topic in request.topic_data:
+            for data in topic.partition_data:
+                header = BatchHeader.parse(data.records)
+                assert header.length <= 4_000
+                assert header.record_count <= 30
+    assert record_count(script) == 400
+
+
+def test_rows_before_one_that_cannot_be_had_are_in_the_transaction():
+    def rows():
+        for number in range(10):
+            yield None, b"%d" % number, None, 0
+        raise OSError("no more")
+
+    script = ScriptedCluster()
+    flows = begun(script)
+    script.run(flows, flows.know_topic("t"))
+    with pytest.raises(OSError, match="no more"):
+        flows.sender.put_rows("t", rows(), -1, 1, script.now_ms)
+    script.run(flows, flows.commit())
+
+    assert record_count(script) == 10
+
+
 def test_records_without_a_key_stick_to_a_partition_until_its_batch_is_closed():
     script = ScriptedCluster(partitions=4)
     flows = begun(script)

@@ -1,5 +1,6 @@
 """Record batches: the known vectors, two other implementations, and everything that is refused."""
 
+import random
 import struct
 import warnings
 
@@ -15,6 +16,7 @@ from dualwrite.wire.compression import Compression
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.records import (
     HEADER_SIZE,
+    RECORD_OVERHEAD_MAX,
     BatchBuilder,
     BatchError,
     BatchHeader,
@@ -161,6 +163,32 @@ def test_header_fields_and_properties():
     assert not header.is_control
     assert not header.has_delete_horizon
     assert not header.is_log_append_time
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_records_that_are_added_together_are_as_if_added_one_by_one(seed):
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    together, one_by_one = BatchBuilder(), BatchBuilder()
+    time_ms = NOON
+    while together.count < chance.choice((5, 70, 200, 9_000)):
+        time_ms += chance.choice((0, 0, 1, 70, -3))
+        sizes = (None, 0, 1, 60, 63, 64, 100, 8_190, 8_192, 9_000)
+        pairs = [
+            (key if key is None else bytes(key), bytes(chance.choice(sizes[1:])))
+            for key in chance.choices(sizes, k=chance.randrange(1, 300))
+        ]
+        bytes_max = together.size + chance.choice((5_000, 10**9))
+        added = together.extend(pairs, time_ms, bytes_max)
+        for key, value in pairs[:added]:
+            one_by_one.append(key, value, None, time_ms)
+        assert (together.count, together.size) == (one_by_one.count, one_by_one.size)
+        assert together.size <= bytes_max
+        if added < len(pairs):
+            next_size = one_by_one.append(*pairs[added], None, time_ms)
+            assert next_size + RECORD_OVERHEAD_MAX > bytes_max
+            together.append(*pairs[added], None, time_ms)
+    assert together.build() == one_by_one.build()
 
 
 @given(contents, st.sampled_from([Compression.NONE, Compression.GZIP]), st.booleans())
