@@ -19,6 +19,7 @@ class Case:
     bootstrap: str
     app: str
     topic: str
+    mode: str = "auto"
 
     def to_json(self):
         return json.dumps(asdict(self))
@@ -35,7 +36,7 @@ class Case:
 
     def writer(self, place, **options):
         config = {"bootstrap.servers": self.bootstrap, "max.block.ms": 20_000}
-        options = {"slots": 1, "lease_seconds": 600} | options
+        options = {"slots": 1, "lease_seconds": 600, "mode": self.mode} | options
         return DualWriter(config, store=place.store, app=self.app, **options)
 
 
