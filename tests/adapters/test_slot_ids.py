@@ -1,5 +1,6 @@
 """Ids of an app and owners of slots, without a database."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -53,6 +54,13 @@ def test_other_host_is_never_known_to_be_gone():
     me = Owner.of_this_process()
     elsewhere = str(me).replace(me.host, "elsewhere", 1).replace(f"/{me.pid}/", "/1/")
     assert not me.is_gone(elsewhere)
+
+
+def test_other_container_of_the_same_host_name_is_never_known_to_be_gone():
+    """The same number means another process there."""
+    me = Owner.of_this_process()
+    elsewhere = dataclasses.replace(me, place="another", pid=1, started="1")
+    assert not me.is_gone(str(elsewhere))
 
 
 def test_recycled_pid_is_another_process():

@@ -270,6 +270,23 @@ def test_t11_database_that_was_restored_from_a_backup_is_refused(world):
         assert world.records() == [1, 2, 3]
 
 
+def test_slot_that_is_refused_keeps_no_other_from_recovery(world):
+    with world.writer(slots=1) as dw:
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+        backup = world.backup()
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+    world.restore(backup)
+    crashed = CrashedInstance(world, f"{world.app}-1").prepare(3).decide()
+    crashed.die()
+
+    with pytest.raises(ConfigurationError, match="restored"):
+        world.writer(slots=1).open()
+
+    assert not is_open(world, crashed.transactional_id)
+
+
 def test_t11_copy_of_another_environment_is_refused_before_it_can_fence_anyone(world):
     with world.writer(slots=1) as dw, dw.transaction() as tx:
         world.order(tx, 1)

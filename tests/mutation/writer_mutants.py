@@ -152,6 +152,20 @@ MUTANTS = (
         SLOT_TESTS,
     ),
     Mutant(
+        "a process of another container is taken for a dead one of ours",
+        "dualwrite/owner.py",
+        "        if (owner.host, owner.place) != (self.host, self.place):",
+        "        if owner.host != self.host:",
+        ("tests/adapters/test_slot_ids.py",),
+    ),
+    Mutant(
+        "a refused slot keeps the others from recovery",
+        UPKEEP,
+        "                refusals.append(refusal)\n",
+        "                raise refusal\n",
+        ("tests/dualwrite/test_recovery.py", "-k", "refused"),
+    ),
+    Mutant(
         "upkeep recovers a slot that is in use",
         "dualwrite/slot_pool.py",
         "        self._in_use.add(slot.transactional_id)",
