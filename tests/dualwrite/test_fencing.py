@@ -149,6 +149,29 @@ def test_t1_recoverer_that_is_paused_after_its_claim_cannot_decide_from_it(world
         world.assert_agree([1, 2])
 
 
+def test_t1_writer_that_is_overtaken_after_its_claim_ends_nothing(world):
+    """The same with the writer's own recovery: what it has read with its claim is history."""
+    successors = []
+
+    def on_step(name):
+        if name == "claimed" and not successors:
+            successor = CrashedInstance(world, crashed.transactional_id)
+            successors.append(successor)
+            state = world.store.recall(crashed.transactional_id, successor.claim.fence)
+            assert successor.producer.complete_transaction(state) == "committed"
+            successor.prepare(2).decide()
+            successor.die()
+
+    with world.writer(slots=1):
+        pass  # makes the row
+    crashed = CrashedInstance(world, f"{world.app}-0").prepare(1).decide()
+    crashed.die()
+    with world.writer(slots=1, on_step=on_step):
+        pass
+    with world.writer(slots=1):
+        world.assert_agree([1, 2])
+
+
 def waits_for_a_lock(world):
     with world.engine.connect() as connection:
         return connection.execute(

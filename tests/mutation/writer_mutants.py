@@ -235,6 +235,20 @@ MUTANTS = (
         "        return {}",
         SPARK_TESTS,
     ),
+    Mutant(
+        "a change of Spark's ledger does not fence the one before it",
+        "recipes/spark/topic_log.py",
+        "            producer.init_transactions()\n            ledger = self.read()",
+        "            ledger = self.read()\n            producer.init_transactions()",
+        ("tests/spark/test_decision_logs.py", "-k", "made_anew"),
+    ),
+    Mutant(
+        "a takeover of Spark's sink does not wait for a decision",
+        "recipes/spark/sql_log.py",
+        "        self._store.remember(local.handle, name, PreparedTxnState.NONE, fence)\n",
+        "",
+        ("tests/spark/test_decision_logs.py", "-k", "takeover_waits"),
+    ),
     # The client
     Mutant(
         "prepared does not wait for the broker",

@@ -254,3 +254,47 @@ def test_a_read_waits_for_an_open_change_and_never_concludes_without_it(topic_lo
     writer.close()
 
     assert found[0].head.attempt == ("n2" if commits else "n1")
+
+
+def test_a_change_that_another_has_overtaken_is_made_anew(topic_log, monkeypatch):
+    """The other comes between what was read and what is written."""
+    slow, quick = topic_log(), topic_log()
+    slow.update(opening("t0", "n0"))
+    read, is_overtaken = slow.read, []
+
+    def read_and_wait():
+        ledger = read()
+        if not is_overtaken:
+            is_overtaken.append(True)
+            quick.update(opening("t1", "n1"))
+        return ledger
+
+    monkeypatch.setattr(slow, "read", read_and_wait)
+    slow.update(opening("t2", "n2"))
+
+    head = quick.read().head
+    assert (head.run, head.attempt, head.older) == (3, "n2", ("t0", "t1"))
+
+
+def test_a_takeover_waits_for_a_decision_that_is_being_written(postgres_log, monkeypatch):
+    """Else it would sweep transactions away that are decided a moment later."""
+    slow, quick = postgres_log(), postgres_log()
+    slow.update(opening("t", "n1"))
+    read, threads, found = slow._read, [], []
+
+    def read_and_wait(connection):
+        ledger = read(connection)
+        if not threads:
+            takeover = threading.Thread(
+                target=lambda: found.append(quick.update(opening("t", "n2")))
+            )
+            threads.append(takeover)
+            takeover.start()
+            takeover.join(timeout=0.5)
+        return ledger
+
+    monkeypatch.setattr(slow, "_read", read_and_wait)
+    slow.update(deciding(decision()))
+    threads[0].join()
+
+    assert found[0].pending == [decision()]
