@@ -243,6 +243,20 @@ MUTANTS = (
         ("tests/spark/test_decision_logs.py", "-k", "made_anew"),
     ),
     Mutant(
+        "a change of Spark's ledger in ZooKeeper overwrites another",
+        "recipes/spark/zookeeper_log.py",
+        "                request.set_data(self._node(name), encode(entry), versions[name])",
+        "                request.set_data(self._node(name), encode(entry))",
+        ("tests/spark/test_decision_logs.py", "-k", "made_anew"),
+    ),
+    Mutant(
+        "an unfinished decision is replaced by the next",
+        SPARK_LEDGER,
+        "        if found is not None and not found.is_done:\n            raise",
+        "        if False:\n            raise",
+        ("tests/spark/test_decision_logs.py", "-k", "unfinished"),
+    ),
+    Mutant(
         "a takeover of Spark's sink does not wait for a decision",
         "recipes/spark/sql_log.py",
         "        self._store.remember(local.handle, name, PreparedTxnState.NONE, fence)\n",

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from dualwrite import TwoPhaseProducer
 from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import Broker
-from dualwrite.errors import Fenced
+from dualwrite.errors import DualWriteError, Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.recipes.spark.ledger import (
     HEAD,
@@ -154,6 +154,17 @@ def test_a_batch_is_decided_once(make_log):
         log.update(deciding(decision(attempt="n2")))
 
 
+def test_an_unfinished_decision_is_not_replaced(make_log):
+    """What it names may still be open, and nothing else knows of it."""
+    log = make_log()
+    log.update(opening("t", "n1"))
+    log.update(deciding(decision()))
+
+    with pytest.raises(DualWriteError, match="not finished"):
+        log.update(deciding(decision(batch=1)))
+    assert log.read().pending == [decision()]
+
+
 def test_forgetting_takes_only_finished_decisions(make_log):
     log = make_log()
     log.update(opening("t", "n1"))
@@ -256,20 +267,24 @@ def test_a_read_waits_for_an_open_change_and_never_concludes_without_it(topic_lo
     assert found[0].head.attempt == ("n2" if commits else "n1")
 
 
-def test_a_change_that_another_has_overtaken_is_made_anew(topic_log, monkeypatch):
+@pytest.mark.parametrize(
+    ("log_name", "reading"), [("topic_log", "read"), ("zookeeper_log", "_read")]
+)
+def test_a_change_that_another_has_overtaken_is_made_anew(log_name, reading, request, monkeypatch):
     """The other comes between what was read and what is written."""
-    slow, quick = topic_log(), topic_log()
+    make_log = request.getfixturevalue(log_name)
+    slow, quick = make_log(), make_log()
     slow.update(opening("t0", "n0"))
-    read, is_overtaken = slow.read, []
+    read, is_overtaken = getattr(slow, reading), []
 
     def read_and_wait():
-        ledger = read()
+        found = read()
         if not is_overtaken:
             is_overtaken.append(True)
             quick.update(opening("t1", "n1"))
-        return ledger
+        return found
 
-    monkeypatch.setattr(slow, "read", read_and_wait)
+    monkeypatch.setattr(slow, reading, read_and_wait)
     slow.update(opening("t2", "n2"))
 
     head = quick.read().head
