@@ -19,6 +19,7 @@ from dualwrite.config import ClientConfig
 from dualwrite.flows.cluster import Cluster
 from dualwrite.flows.link import Buffer, Link
 from dualwrite.flows.steps import (
+    AT_ONCE,
     Action,
     Address,
     Closed,
@@ -107,7 +108,8 @@ class BlockingDriver:
             while True:
                 for action in step.actions:
                     self._act(action, now_ms)
-                self._wait(min(step.until_ms, deadline_ms))
+                if step.until_ms > AT_ONCE:
+                    self._wait(min(step.until_ms, deadline_ms))
                 now_ms = monotonic_ms()
                 events, self._events = self._events, []
                 if not events and now_ms >= deadline_ms and now_ms < step.until_ms:

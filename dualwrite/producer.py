@@ -198,9 +198,10 @@ class TwoPhaseProducer:
         """Put what a burst has taken into batches, which comes before all else that is done under
         the lock; True if there is something to send."""
         burst, self._burst = self._burst, _NO_BURST
-        pairs = burst.close()
-        return bool(pairs) and self._flows.sender.put_pairs(
-            burst.topic, pairs, burst.partition, burst.timestamp_ms, burst.now_ms
+        if burst is _NO_BURST:
+            return False
+        return self._flows.sender.put_pairs(
+            burst.topic, burst.close(), burst.partition, burst.timestamp_ms, burst.now_ms
         )
 
     def produce_batch(self, topic: str, rows: Iterable[Row], partition: int = -1) -> int:

@@ -136,9 +136,7 @@ class Collector:
                         continue
                     is_due = self.put_pairs(topic, pairs, partition, timestamp_ms, now_ms)
                 else:
-                    is_due = bool(pairs) and self.put_pairs(
-                        topic, pairs, partition, timestamp_ms, now_ms
-                    )
+                    is_due = self.put_pairs(topic, pairs, partition, timestamp_ms, now_ms)
                     stamp_ms = given_ms or timestamp_ms
                     is_due |= self._add(
                         topic, key, value, partition, stamp_ms, headers, None, now_ms
@@ -166,6 +164,8 @@ class Collector:
 
         Either all have a key or none has one, and they keep to `plain_limits`. The list is emptied.
         """
+        if not pairs:
+            return False
         is_due = now_ms >= self.linger_until_ms
         for place, some in self._by_partition(topic, pairs, partition).items():
             while some:
@@ -178,7 +178,7 @@ class Collector:
 
     def _by_partition(self, topic: str, pairs: list[Pair], partition: int) -> dict[int, list[Pair]]:
         """What goes to each partition; -1 stands for the one that takes records without a key."""
-        if partition >= 0 or not pairs or pairs[0][0] is None:
+        if partition >= 0 or pairs[0][0] is None:
             return {partition: pairs}
         count = len(self._cluster.topics[topic].leaders)
         hash_key, hashes = self._partitioner.hash_key, self._partitioner.hashes

@@ -20,6 +20,8 @@ T = TypeVar("T")
 Address: TypeAlias = tuple[str, int]
 
 FOREVER = float("inf")
+AT_ONCE = -FOREVER
+"""Do it and go on, without a look at what has happened: that would cost a system call."""
 
 
 class Connect(NamedTuple):

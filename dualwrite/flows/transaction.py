@@ -24,7 +24,7 @@ from dualwrite.flows.cluster import (
 from dualwrite.flows.collecting import Choose
 from dualwrite.flows.sending import Sender
 from dualwrite.flows.states import State, StateMachine
-from dualwrite.flows.steps import Flow
+from dualwrite.flows.steps import AT_ONCE, Flow
 from dualwrite.group_metadata import GroupMetadata
 from dualwrite.offsets import ConsumedOffset
 from dualwrite.prepared import PreparedTxnState
@@ -287,7 +287,7 @@ class TransactionFlows:
         finally:
             self.sender.is_flushing = False
         if actions:
-            yield from self.cluster.wait(actions, self.cluster.now_ms)
+            yield from self.cluster.wait(actions, AT_ONCE)
         is_empty = not (self._is_started or self.sender.outstanding)
         return PreparedTxnState.NONE if is_empty else self.pair
 

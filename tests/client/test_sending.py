@@ -296,6 +296,16 @@ def test_batches_of_rows_keep_to_every_limit(key):
     assert record_count(script) == 400
 
 
+def test_a_single_row_leaves_with_the_end_of_the_transaction():
+    script = ScriptedCluster()
+    flows = begun(script, linger_ms=0)
+    script.run(flows, flows.know_topic("t"))
+    row = (None, b"one", None, 0)
+
+    assert flows.sender.put_rows("t", iter([row]), -1, 1, script.now_ms) == (1, False)
+    assert flows.sender.put_rows("t", iter([row]), -1, 1, script.now_ms) == (1, True)
+
+
 def test_rows_before_one_that_cannot_be_had_are_in_the_transaction():
     def rows():
         for number in range(10):
