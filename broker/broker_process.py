@@ -17,6 +17,19 @@ START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
 
 
+def python_module(name: str) -> list[str]:
+    """The command that runs a module as this process finds it, with `import_path` as environment.
+
+    `-m` alone would look into the current folder first, where a checkout called dualwrite may lie.
+    """
+    return [sys.executable, "-P", "-m", name]
+
+
+def import_path() -> dict[str, str]:
+    """Where this process finds modules, for a child's environment."""
+    return {"PYTHONPATH": os.pathsep.join(os.path.abspath(folder) for folder in sys.path)}
+
+
 class BrokerProcessError(RuntimeError):
     """The child did not start."""
 
@@ -48,7 +61,7 @@ class BrokerProcess:
             name.replace("_", "."): value for name, value in ((settings or {}) | more).items()
         }
         self._environment = environment or {}
-        self._command = command or [sys.executable, "-m", "dualwrite.cli", "broker"]
+        self._command = command or [*python_module("dualwrite.cli"), "broker"]
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._lines: list[str] = []
@@ -87,7 +100,7 @@ class BrokerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | self._environment,
+            env=os.environ | import_path() | self._environment,
         )
         told = threading.Event()
         self._is_listening = False

@@ -1,9 +1,9 @@
 """`dualwrite demo`: kill a writer at its worst moments, and see that both sides agree."""
 
 import json
+import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -117,10 +117,13 @@ def _live(
     advance: Callable[[], None],
 ) -> None:
     """Run the writer as a process of its own, and SIGKILL it where it stops."""
-    command = [sys.executable, "-m", "dualwrite.cli.demo_writer"]
+    from dualwrite.broker.broker_process import import_path, python_module
+
+    command = python_module("dualwrite.cli.demo_writer")
     command += [bootstrap, url, str(first), str(last), *([step] if step else [])]
+    environment = os.environ | import_path()
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout is not None
         try:

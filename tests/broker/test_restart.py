@@ -19,6 +19,15 @@ def process(tmp_path):
         yield running
 
 
+def test_a_folder_of_the_same_name_is_not_taken_for_the_package(tmp_path, monkeypatch):
+    """As in the folder that holds the checkout."""
+    (tmp_path / "dualwrite").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    with BrokerProcess() as running:
+        assert "listening on" in running.output
+
+
 def test_an_idempotent_producer_loses_and_repeats_nothing_over_kills(process):
     total, kills = 3_000, 3
     producer = Producer(

@@ -48,3 +48,13 @@ def has_ended(pid):
     except FileNotFoundError:
         return True
     return state == "Z"
+
+
+def test_demo_beside_a_folder_of_the_same_name(tmp_path):
+    """As in the folder that holds the checkout: it must not be taken for the package."""
+    (tmp_path / "dualwrite").mkdir()
+    command = [sys.executable, "-P", "-m", "dualwrite.cli", "demo", "--orders", "3", "--json"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
