@@ -128,9 +128,17 @@ class DualWriter:
     ) -> None:
         """Check the arguments; nothing is opened before `open()` or `with`.
 
+        `config` has librdkafka's keys, `bootstrap.servers` at least. `app` names the service: its
+        instances share transactional ids `<app>-0`, `<app>-1`, … and recover each other.
+
+        `slots` is how many transactions this instance can have open at a time; more wait
+        `slot_timeout` seconds. Within `lease_seconds` of an instance's death its peers take over.
+        `kafka_commit="background"` returns at the database's decision, before Kafka has committed.
         `instance` is a name that a restarted instance keeps: it may claim its earlier rows at once.
-        `adopt` accepts a database or cluster that is not the one remembered. `on_step` is told each
-        step of a write and of recovery by name.
+
+        `mode` is chosen by what the brokers can ("2pc" or "resume") unless it is given. `adopt`
+        accepts a database or cluster that is not the one remembered. `on_step` is told each step of
+        a write and of recovery by name.
         """
         self.settings = WriterSettings(
             config=config,

@@ -9,7 +9,7 @@ import functools
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, overload
 
 from dualwrite.errors import RetryableError
 
@@ -81,16 +81,26 @@ async def retry_async(function: Callable[[], Awaitable[T]], attempts: int = ATTE
         await asyncio.sleep(pause)
 
 
+@overload
+def retrying(function: Callable[P, T]) -> Callable[P, T]: ...
+@overload
+def retrying(*, attempts: int = ...) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 def retrying(
     function: Callable[P, T] | None = None, *, attempts: int = ATTEMPTS
-) -> Callable[..., Any]:
+) -> Callable[P, Any] | Callable[[Callable[P, T]], Callable[P, Any]]:
     """Decorate a function, plain or `async`, that holds a whole `with dw.transaction()` block.
 
     It is called again, after a short pause, when it raises `RetryableError` or the database's own
     serialization failure; at most `attempts` times in all.
     """
-    if function is None:
-        return cast(Callable[..., Any], functools.partial(retrying, attempts=attempts))
+
+    def decorate(block: Callable[P, T]) -> Callable[P, Any]:
+        return _retrying(block, attempts)
+
+    return decorate if function is None else decorate(function)
+
+
+def _retrying(function: Callable[P, T], attempts: int) -> Callable[P, Any]:
     if asyncio.iscoroutinefunction(function):
 
         @functools.wraps(function)

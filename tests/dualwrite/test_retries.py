@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+from collections.abc import Callable, Coroutine
+from typing import Any, assert_type
 
 import pytest
 
@@ -99,3 +101,19 @@ def test_locked_sqlite_may_be_run_again(tmp_path):
     assert is_serialization_failure(caught.value)
     holder.close()
     second.close()
+
+
+def test_a_decorated_function_keeps_its_type() -> None:
+    """mypy checks this one: it is what callers see."""
+
+    @retrying
+    def plain(number: int) -> str:
+        return str(number)
+
+    @retrying(attempts=2)
+    async def later(number: int) -> str:
+        return str(number)
+
+    assert_type(plain(1), str)
+    given: Callable[[int], Coroutine[Any, Any, str]] = later
+    assert asyncio.run(given(1)) == plain(1)
