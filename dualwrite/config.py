@@ -89,6 +89,7 @@ def parse_config(
 
     `transactional` says that the caller needs a transactional id (a producer, not an admin).
     """
+    require_mapping(settings)
     merged = {**settings, **(overrides or {})}
     values: dict[str, Any] = {}
     named_by: dict[str, str] = {}
@@ -106,6 +107,15 @@ def parse_config(
         named_by[name] = key
     _check_together(values, named_by, transactional)
     return ClientConfig(**values)
+
+
+def require_mapping(settings: object) -> None:
+    """Raise `ConfigurationError` for what holds no settings, an address for example."""
+    if not isinstance(settings, Mapping):
+        raise ConfigurationError(
+            "the configuration is a dict such as {'bootstrap.servers': 'HOST:PORT'}, not of type"
+            f" {type(settings).__name__}"
+        )
 
 
 def _check_together(

@@ -36,8 +36,8 @@ class KafkaTimeout(ClientError):
     """No answer came in time. The same call may be made again, no other one in its place."""
 
     def __init__(self, context: str, last_error: Exception | None = None) -> None:
-        told = context if last_error is None else f"{context} (last error: {last_error})"
-        super().__init__(ErrorCode.REQUEST_TIMED_OUT, told)
+        why = "" if last_error is None else f" (last error: {last_error})"
+        super().__init__(ErrorCode.REQUEST_TIMED_OUT, f"no answer in time: {context}{why}")
         self.last_error = last_error
 
     def retriable(self) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dualwrite.config import parse_config
+from dualwrite.config import parse_config, require_mapping
 from dualwrite.errors import ConfigurationError
 from dualwrite.owner import check_instance
 from dualwrite.slot_ids import check_app
@@ -26,7 +26,8 @@ _OWNED = (
     "enable.idempotence",
     "acks",
 )
-# Database locks are held while Kafka is asked, so Kafka has to fail long before a database would.
+# Database locks are held while Kafka is asked, so Kafka has to fail long before a database would;
+# and a writer that opens tells soon that Kafka is not there.
 _PATIENCE = {"max.block.ms": 15_000, "delivery.timeout.ms": 15_000, "request.timeout.ms": 10_000}
 
 
@@ -46,6 +47,7 @@ class WriterSettings:
     on_step: Callable[[str], None] | None = None
 
     def __post_init__(self) -> None:
+        require_mapping(self.config)
         check_app(self.app)
         check_instance(self.instance)
         if not isinstance(self.slots, int) or not 1 <= self.slots <= 10_000:
@@ -84,7 +86,9 @@ class WriterSettings:
 
     @property
     def admin_config(self) -> dict[str, Any]:
-        return {key: value for key, value in self.config.items() if key != "transaction.timeout.ms"}
+        config = {**_PATIENCE, **self.config}
+        config.pop("transaction.timeout.ms", None)
+        return config
 
     def producer_config(self, transactional_id: str, *, two_phase: bool) -> dict[str, Any]:
         config = {**_PATIENCE, **self.config, "transactional.id": transactional_id}

@@ -31,14 +31,14 @@ def translate(dialect: SqlDialect, error: Exception, doing: str) -> Exception | 
     """The error under the name that tells what to do; None if it has no better name."""
     if isinstance(error, NoSuchTableError):
         return _missing(doing)
+    fact = f"{doing}: {_first_line(error)}"
     if isinstance(error, DBAPIError) and error.connection_invalidated:
-        return StoreUnavailable(f"{doing}: {error.orig}")
+        return StoreUnavailable(fact)
     kind = dialect.failure(error)
-    fact = f"{doing}: {getattr(error, 'orig', None) or error}"
     if kind is Failure.LOST:
         return StoreUnavailable(fact)
     if kind is Failure.LOCKED:
-        return CannotDecideYet(fact)
+        return CannotDecideYet(f"{doing}: {kind.value} ({_first_line(error)})")
     if kind is Failure.CONFLICT:
         return RetryableError(fact)
     if kind is Failure.NO_TABLE:
@@ -48,6 +48,11 @@ def translate(dialect: SqlDialect, error: Exception, doing: str) -> Exception | 
     if kind is Failure.DOOMED:
         return InvalidTxnState(f"{doing}: a statement of this transaction had failed before")
     return None
+
+
+def _first_line(error: Exception) -> str:
+    """The database's own words, without the lines that point into our statement."""
+    return str(getattr(error, "orig", None) or error).partition("\n")[0]
 
 
 def _missing(fact: str) -> ConfigurationError:

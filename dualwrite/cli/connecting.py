@@ -81,7 +81,10 @@ def reached(config: Mapping[str, Any]) -> Mapping[str, Any]:
             admin.cluster_id()
     except KafkaTimeout as error:
         told = f"no broker answers at {config['bootstrap.servers']} within {limit_ms / 1000:g} s"
-        raise Unreachable(f"{told}: {error.last_error or 'silence'}") from error
+        why = str(error.last_error or "silence")
+        if isinstance(error.last_error, ConnectionResetError | BrokenPipeError):
+            why += "; it may ask for a login or TLS (--command-config)"
+        raise Unreachable(f"{told}: {why}") from error
     return config
 
 

@@ -202,6 +202,7 @@ def test_a_cluster_that_asks_for_a_login_is_not_waited_for(tmp_path):
 
     assert result.exit_code == 1
     assert "no broker answers" in result.output
+    assert "--command-config" in result.output
 
 
 def test_without_any_address_it_is_the_brokers_own_default(sqlite_world, monkeypatch):

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from dualwrite import (
     ConfigurationError,
+    DualWriter,
     InvalidTxnState,
     RetryableError,
     Rollback,
@@ -520,6 +521,20 @@ def test_writer_can_be_opened_again(world):
 def test_wrong_arguments_are_refused(sqlite_world, options):
     with pytest.raises(ConfigurationError):
         sqlite_world.writer(**options)
+
+
+def test_an_address_in_place_of_the_settings_is_refused(sqlite_world):
+    with pytest.raises(ConfigurationError, match="dict"):
+        DualWriter(sqlite_world.bootstrap, store=sqlite_world.store, app="orders")
+    with pytest.raises(ConfigurationError, match="dict"):
+        TransactionAdmin(sqlite_world.bootstrap)
+
+
+def test_kafka_that_is_not_there_is_not_waited_for_longer_than_in_a_transaction(sqlite_world):
+    settings = sqlite_world.writer().settings
+
+    assert settings.admin_config["max.block.ms"] == 15_000
+    assert settings.producer_config("a-0", two_phase=True)["max.block.ms"] == 15_000
 
 
 def test_misspelt_kafka_setting_is_refused(sqlite_world):
