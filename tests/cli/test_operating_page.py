@@ -60,8 +60,8 @@ def test_giving_a_right(tmp_path):
         assert "TwoPhaseCommit" in dualwrite("acl", "list", "--json", *to).output
 
 
-def test_cutting_a_damaged_journal(tmp_path):
-    (command,) = [c for c in COMMANDS if "repair" in c]
+@pytest.mark.parametrize("command", [c for c in COMMANDS if "repair" in c])
+def test_repairing_a_stopped_broker(tmp_path, command):
     with Broker(data_dir=tmp_path):
         pass
     done = subprocess.run(
