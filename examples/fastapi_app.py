@@ -16,6 +16,7 @@ from typing import Annotated
 from fastapi import Depends, FastAPI, HTTPException, Request
 from pydantic import BaseModel
 from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from dualwrite import AsyncDualWriter, OutcomeUnknown
 from dualwrite.adapters.sql import SqlStore
@@ -64,6 +65,8 @@ async def place(order: Order, writer: Writer) -> dict[str, str]:
 
     try:
         tx = await writer.run(both)
+    except IntegrityError as error:
+        raise HTTPException(409, "there is an order of this id") from error
     except OutcomeUnknown as error:
         # It may have happened: the client must ask, not send it again.
         raise HTTPException(202, "accepted, the outcome is not known yet") from error
