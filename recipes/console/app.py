@@ -64,7 +64,11 @@ def create_app(
     ]
     if metrics_text is not None:
         routes.append(Route("/metrics", _metrics(metrics_text)))
-    app = Starlette(routes=routes, middleware=[Middleware(Guard, access=access)])
+    app = Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard, access=access)],
+        exception_handlers={404: pages.not_found},
+    )
     app.state.close = pages.close
     return app
 
@@ -135,6 +139,10 @@ class _Pages:
                 return self._failed(request, 400, "This address can't be read", str(error))
 
         return answer
+
+    def not_found(self, request: Request, error: Exception) -> Response:
+        """The page for an address that leads nowhere."""
+        return self._failed(request, 404, "Not found", "There is no such page.")
 
     def _failed(self, request: Request, status: int, title: str, text: str) -> Response:
         return self._templates.page(request, "failed.html", status, title=title, text=text)
@@ -257,7 +265,7 @@ class _Pages:
             self._audit.write(action, name, result=f"refused: {error}", client=_client(request))
             return self._transaction(request, name, "", f"Refused: {error}", 409)
         self._audit.write(action, name, result=result, client=_client(request))
-        return self._transaction(request, name, f"{action} {result}", "")
+        return self._transaction(request, name, f"{action.capitalize()} {result}", "")
 
     # Topics and groups
 

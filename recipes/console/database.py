@@ -1,7 +1,6 @@
 """What the database says of a transaction, and the actions that follow from it."""
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -26,8 +25,10 @@ class Verdict:
     row: StoreRow | None = None
 
     @property
-    def updated_at(self) -> datetime | None:
-        return self.row.updated_at if self.row else None
+    def updated_ms(self) -> int:
+        """When the row was written; 0 if that is not known."""
+        at = self.row.updated_at if self.row else None
+        return int(at.timestamp() * 1000) if at else 0
 
 
 class Database:

@@ -374,6 +374,14 @@ def test_static_files_end_at_their_folder(member):
         assert member.get(path).status_code == 404
 
 
+def test_an_address_that_leads_nowhere_has_a_page_too(member):
+    answer = member.get("/nowhere")
+
+    assert answer.status_code == 404
+    assert "There is no such page." in answer.text
+    assert "/transactions" in answer.text
+
+
 def test_metrics_need_no_login(stranger):
     assert stranger.get("/metrics").text == "dualwrite_up 1\n"
 
