@@ -28,6 +28,9 @@ class FinishedTransaction:
     cause: str
     """"client", "timeout", "fenced" or "forced"."""
 
+    def __str__(self) -> str:
+        return f"{self.pair}, {self.outcome} ({self.cause})"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionDescription:

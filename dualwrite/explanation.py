@@ -6,6 +6,7 @@ from typing import Literal
 
 from dualwrite.admin import TransactionDescription
 from dualwrite.outcome import Finding, decide, examine
+from dualwrite.owner import Owner
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_ids import is_free
 from dualwrite.store import StoreRow
@@ -61,8 +62,11 @@ def _ongoing(described: TransactionDescription | None) -> PreparedTxnState:
 def _of_row(row: StoreRow | None) -> str:
     if row is None:
         return "the store has no row for it"
-    owner = f"owned by {row.owner} (lease {row.lease.value})" if row.owner else "without an owner"
-    return f"the store remembers {row.state or 'nothing'}, fence {row.fence}, {owner}"
+    standing = "without an owner"
+    if row.owner:
+        owner = Owner.parse(row.owner)
+        standing = f"owned by {owner.name if owner else row.owner} (lease {row.lease.value})"
+    return f"the store remembers {row.state or 'nothing'}, fence {row.fence}, {standing}"
 
 
 def _of_coordinator(described: TransactionDescription | None, ongoing: PreparedTxnState) -> str:
@@ -70,7 +74,8 @@ def _of_coordinator(described: TransactionDescription | None, ongoing: PreparedT
         return "the coordinator does not know it"
     if ongoing.has_transaction:
         count = len(described.partitions)
-        return f"the coordinator has {ongoing} open on {count} partitions"
+        partitions = "1 partition" if count == 1 else f"{count} partitions"
+        return f"the coordinator has {ongoing} open on {partitions}"
     last = described.last_finished
-    finished = f"; last finished: {last.pair}, {last.outcome} by {last.cause}" if last else ""
+    finished = f"; last finished: {last}" if last else ""
     return f"the coordinator has nothing open ({described.state}){finished}"

@@ -110,8 +110,8 @@ def terminate(
         if not reason:
             store.release(slot, claim.fence)
             raise Refusal(
-                f"the database has committed {claim.state}; `dualwrite txn resolve` commits it in"
-                " Kafka too"
+                f"the database has committed {claim.state}: resolve it, which commits it in Kafka"
+                " too"
             )
         store.record_heuristic(
             Heuristic(

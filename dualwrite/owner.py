@@ -56,6 +56,12 @@ class Owner:
             host=host, place=place, pid=int(pid), started=started, token=token, instance=instance
         )
 
+    @property
+    def name(self) -> str:
+        """The instance, for people."""
+        known_as = f" ({self.instance})" if self.instance else ""
+        return f"process {self.pid} on {self.host}{known_as}"
+
     @classmethod
     def of_this_process(cls, instance: str = "") -> "Owner":
         check_instance(instance)

@@ -28,13 +28,35 @@ def build_app(only: str | None = None) -> "typer.Typer":
         add_completion=False,
         pretty_exceptions_enable=False,
     )
+
     # Without a callback an app with one command would be that command.
-    app.callback()(lambda: None)
+    @app.callback()
+    def options(
+        version: bool = typer.Option(
+            False,
+            "--version",
+            help="Show the version and exit.",
+            is_eager=True,
+            callback=_show_version,
+        ),
+    ) -> None:
+        pass
+
     for name in _modules() if only is None else [only]:
         attach = getattr(importlib.import_module(f"{__name__}.{name}"), "attach", None)
         if attach is not None:
             attach(app)
     return app
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        from importlib.metadata import version
+
+        import typer
+
+        typer.echo(f"dualwrite {version('dualwrite')}")
+        raise typer.Exit
 
 
 def main() -> None:

@@ -56,7 +56,12 @@ Principal = Annotated[
 ]
 Operations = Annotated[
     list[OperationName] | None,
-    typer.Option("--operation", help="May be given more than once.", case_sensitive=False),
+    typer.Option(
+        "--operation",
+        help=f"May be given more than once: {', '.join(OperationName)}.",
+        case_sensitive=False,
+        metavar="OPERATION",
+    ),
 ]
 Topic = Annotated[list[str] | None, typer.Option("--topic", help="A topic, or *.")]
 Group = Annotated[list[str] | None, typer.Option("--group", help="A group, or *.")]
@@ -64,7 +69,7 @@ TransactionalId = Annotated[
     list[str] | None, typer.Option("--transactional-id", help="A transactional id, or *.")
 ]
 OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster.")]
-Prefixed = Annotated[bool, typer.Option(help="Names are beginnings of names.")]
+Prefixed = Annotated[bool, typer.Option("--prefixed", help="Names are beginnings of names.")]
 Deny = Annotated[bool, typer.Option("--deny", help="Deny instead of allow.")]
 Host = Annotated[str, typer.Option(help="From which address; * for all.")]
 

@@ -42,25 +42,54 @@ def _parser() -> argparse.ArgumentParser:
         prog="dualwrite broker", description=SUMMARY, allow_abbrev=False
     )
     add = parser.add_argument
-    add("--listen", metavar="HOST:PORT", help="where to listen; port 0 picks a free one")
-    add("--data-dir", type=Path, default=Path("dualwrite-data"), help="where the data is kept")
-    add("--config", type=Path, help="TOML file with settings by Kafka's names")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting")
+    add(
+        "--listen",
+        metavar="HOST:PORT",
+        help="where to listen (default: 127.0.0.1:9092); port 0 picks one",
+    )
+    add(
+        "--data-dir",
+        type=Path,
+        default=Path("dualwrite-data"),
+        metavar="DIR",
+        help="where the data is kept (default: ./%(default)s)",
+    )
+    add("--config", type=Path, metavar="FILE", help="TOML file with settings by Kafka's names")
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting by Kafka's name; may be given more than once",
+    )
     add(
         "--http-port",
         type=_port,
         metavar="PORT",
         help="console and metrics on loopback; 0 picks a port",
     )
-    add("--http-token-file", type=Path, help="file (mode 0600) with the console's login token")
+    add(
+        "--http-token-file",
+        type=Path,
+        metavar="FILE",
+        help="file (mode 0600) with the console's login token; made if missing",
+    )
     add(
         "--http-command-config",
         type=Path,
+        metavar="FILE",
         help="client settings of the console, for a broker that asks for a login",
     )
     add("--store", metavar="URL", help="state store that the console asks")
     levels = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
-    add("--log-level", default="INFO", type=str.upper, choices=levels, help="what to log")
+    add(
+        "--log-level",
+        default="INFO",
+        type=str.upper,
+        choices=levels,
+        metavar="LEVEL",
+        help=f"{', '.join(levels)} (default: %(default)s)",
+    )
     return parser
 
 

@@ -217,6 +217,7 @@ def _show(scenes: list[Scene], seconds: float, agree: bool, missing: list[int]) 
     console.print(
         "rows: in the database at that moment; records: visible to read_committed;\n"
         "in doubt: how the next writer ended the order of the kill, on opening;\n"
+        "open: until the writer was ready, recovery included; write: median of one order;\n"
         f"orders on neither side: {missing}"
     )
     verdict = "[green]both sides agree[/green]" if agree else "[red]the sides differ[/red]"

@@ -69,7 +69,7 @@ def doctor(
         checks.append(
             Check(
                 "readers",
-                "must set isolation.level=read_committed; most clients but librdkafka do not",
+                "must set isolation.level=read_committed; only librdkafka does so by itself",
                 "warn",
             )
         )

@@ -49,6 +49,8 @@ def recover(
         config = kafka_config(bootstrap_servers, command_config)
         with opened_store(store, table) as opened:
             ended = recovery.recover(reached(config), store=opened, app=app, adopt=adopt)
+            if not opened.rows(app):
+                typer.echo(f"the store has no rows of an app {app}", err=True)
         rows = [
             {"transactional_id": e.transactional_id, "txn": str(e.pair), "ended_by": e.verdict}
             for e in ended

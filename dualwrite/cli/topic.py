@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS: Final = 30.0
 
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+Internal = Annotated[bool, typer.Option("--internal", help="Also the brokers' own.")]
+
 topics = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
 
 
@@ -31,12 +34,15 @@ def attach(app: typer.Typer) -> None:
 
 @topics.command()
 def create(
-    name: str,
+    name: Name,
     bootstrap_servers: Bootstrap = None,
-    partitions: Annotated[int, typer.Option(help="-1: the broker's default.")] = -1,
-    replication_factor: Annotated[int, typer.Option(help="-1: the broker's default.")] = -1,
+    partitions: Annotated[int, typer.Option(help="How many; -1: the broker's default.")] = -1,
+    replication_factor: Annotated[
+        int, typer.Option(help="Copies of each; -1: the broker's default.")
+    ] = -1,
     config: Annotated[
-        list[str] | None, typer.Option(help="A setting of the topic.", metavar="KEY=VALUE")
+        list[str] | None,
+        typer.Option(help="A setting; may be given more than once.", metavar="KEY=VALUE"),
     ] = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
@@ -59,7 +65,7 @@ def create(
 @topics.command("list")
 def list_(
     bootstrap_servers: Bootstrap = None,
-    internal: Annotated[bool, typer.Option(help="Also the brokers' own.")] = False,
+    internal: Internal = False,
     command_config: CommandConfig = None,
     json: AsJson = False,
 ) -> None:
@@ -76,7 +82,7 @@ def list_(
 
 @topics.command()
 def describe(
-    name: str,
+    name: Name,
     bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,
@@ -115,7 +121,7 @@ def describe(
 
 @topics.command()
 def delete(
-    name: str,
+    name: Name,
     bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     json: AsJson = False,

@@ -3,6 +3,7 @@
 import enum
 import json
 import re
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,8 @@ from dualwrite.cli.connecting import (
 if TYPE_CHECKING:
     from dualwrite.admin import TransactionAdmin, TransactionDescription
     from dualwrite.explanation import Explanation
+
+OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 Id = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
 
@@ -57,13 +60,20 @@ def list_(
     bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,
     state: Annotated[
-        list[State] | None, typer.Option(help="Only these states.", case_sensitive=False)
+        list[State] | None,
+        typer.Option(
+            help="Only this state, such as Ongoing; may be given more than once.",
+            case_sensitive=False,
+            metavar="STATE",
+        ),
     ] = None,
-    pattern: Annotated[str | None, typer.Option(help="Only ids that match in full.")] = None,
+    pattern: Annotated[
+        str | None, typer.Option(help="Only ids that this regular expression matches in full.")
+    ] = None,
     min_duration_ms: Annotated[int | None, typer.Option(help="Only what is open longer.")] = None,
     json_: AsJson = False,
 ) -> None:
-    """List transactional ids."""
+    """List transactional ids; for what is open, since when and on which partitions."""
     try:
         re.compile(pattern or "")
     except re.error as error:
@@ -72,15 +82,19 @@ def list_(
     def command() -> int:
         with _admin(reached(kafka_config(bootstrap_servers, command_config))) as admin:
             found = admin.list_transactions(state, min_duration_ms, pattern)
+            opened = [entry.transactional_id for entry in found if entry.state in OPEN]
+            described = admin.describe_transactions(opened) if opened else {}
         rows = [
             {
                 "transactional_id": entry.transactional_id,
                 "producer_id": entry.producer_id,
                 "state": entry.state,
+                **_open_since(described.get(entry.transactional_id)),
             }
             for entry in sorted(found, key=lambda entry: entry.transactional_id)
         ]
-        show(rows, json_, title="transactional ids")
+        told = rows if json_ else [_for_people(row) for row in rows]
+        show(told, json_, title="transactional ids")
         return DONE
 
     guarded(command)
@@ -105,7 +119,7 @@ def describe(
         if json_:
             typer.echo(json.dumps(facts))
         else:
-            show([{"field": key, "value": value} for key, value in facts.items()], False)
+            show(_described(facts), False)
         return DONE
 
     guarded(command)
@@ -216,11 +230,43 @@ def _facts(found: "TransactionDescription") -> dict[str, Any]:
         "txn": str(found.pair),
         "two_phase": found.is_two_phase,
         "timeout_ms": found.timeout_ms,
-        "start_time_ms": found.start_time_ms,
         "coordinator": found.coordinator,
-        "partitions": [f"{topic}-{number}" for topic, number in found.partitions],
-        "last_finished": f"{last.pair} {last.outcome} by {last.cause}" if last else None,
+        **_open_since(found),
+        "last_finished": str(last) if last else None,
     }
+
+
+def _open_since(found: "TransactionDescription | None") -> dict[str, Any]:
+    """When a transaction began, and where it holds readers back."""
+    return {
+        "start_time_ms": found.start_time_ms if found else None,
+        "partitions": [f"{topic}-{number}" for topic, number in found.partitions] if found else [],
+    }
+
+
+def _for_people(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What is told of an open transaction, with its age and its partitions as text."""
+    from dualwrite.spans import duration
+
+    start_ms = row["start_time_ms"] if row["state"] in OPEN else None
+    rest = {name: value for name, value in row.items() if name != "start_time_ms"}
+    return rest | {
+        "open_for": duration(time.time() * 1000 - start_ms) if start_ms else "",
+        "partitions": ", ".join(row["partitions"]),
+    }
+
+
+def _described(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    from dualwrite.descriptions import TWO_PHASE_TIMEOUT_MS
+    from dualwrite.spans import duration, moment
+
+    limit_ms = facts["timeout_ms"]
+    told = _for_people(facts) | {
+        "two_phase": "yes" if facts["two_phase"] else "no",
+        "timeout_ms": "none" if limit_ms == TWO_PHASE_TIMEOUT_MS else duration(limit_ms),
+        "began": moment(facts["start_time_ms"]),
+    }
+    return [{"field": name.removesuffix("_ms"), "value": value} for name, value in told.items()]
 
 
 def _partitions(
@@ -273,6 +319,8 @@ def _print_explanation(
         typer.echo(f"  {reason}")
     if partitions:
         show(partitions, False)
+    if explanation.advice in ("commit", "abort"):
+        typer.echo(f"dualwrite txn resolve {transactional_id} does it")
 
 
 def _print_done(transactional_id: str, verdict: str, as_json: bool) -> None:

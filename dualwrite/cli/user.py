@@ -19,6 +19,8 @@ from dualwrite.cli.connecting import (
     show,
 )
 
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
+
 users = typer.Typer(help="Add, list and remove SCRAM users.", no_args_is_help=True)
 
 MECHANISMS = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
@@ -46,7 +48,7 @@ def _chosen(mechanisms: list[str] | None) -> list[str]:
 
 @users.command()
 def add(
-    name: str,
+    name: Name,
     mechanism: Mechanisms = None,
     password_file: Annotated[
         typer.FileText | None,
@@ -124,7 +126,7 @@ def list_(
 
 @users.command()
 def remove(
-    name: str,
+    name: Name,
     mechanism: Mechanisms = None,
     bootstrap_servers: Bootstrap = None,
     command_config: CommandConfig = None,

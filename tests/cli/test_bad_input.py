@@ -1,6 +1,7 @@
 """Whatever an operator gets wrong is said in a line, soon, and with its exit code: 1 refused, 2 usage."""
 
 import socket
+from importlib.metadata import version
 
 import pytest
 import typer
@@ -149,6 +150,21 @@ def test_wrong_usage(arguments):
 
     assert result.exit_code == 2, result.output
     assert isinstance(result.exception, SystemExit)
+
+
+def test_an_app_without_rows_is_named(sqlite_world):
+    """A misspelt app has nothing in doubt, which would look like success."""
+    to = ("--bootstrap-servers", sqlite_world.bootstrap, "--store", sqlite_world.url)
+    table = ("--table", sqlite_world.state_table)
+
+    result = dualwrite("recover", "--app", "misspelt", *to, *table)
+
+    assert result.exit_code == 0
+    assert "no rows of an app misspelt" in result.stderr
+
+
+def test_version():
+    assert dualwrite("--version").stdout == f"dualwrite {version('dualwrite')}\n"
 
 
 def test_a_file_of_settings_with_a_wrong_line(tmp_path):

@@ -43,6 +43,8 @@ def test_list_and_describe(sqlite_world, to, decided):
     assert [(e["transactional_id"], e["state"]) for e in listed] == [
         (decided.transactional_id, "Ongoing")
     ]
+    assert listed[0]["partitions"] == [f"{sqlite_world.topic}-0"]
+    assert listed[0]["start_time_ms"] == described["start_time_ms"] > 0
     assert described["txn"] == str(decided.state)
     assert described["two_phase"] is True
     assert described["partitions"] == [f"{sqlite_world.topic}-0"]
@@ -53,6 +55,13 @@ def test_tables_are_printed_without_json(sqlite_world, to, decided):
 
     assert result.exit_code == 0
     assert "Ongoing" in result.stdout
+    assert "open for" in result.stdout
+
+    result = dualwrite("txn", "describe", decided.transactional_id, *to[:2])
+
+    assert result.exit_code == 0
+    assert "began" in result.stdout
+    assert "UTC" in result.stdout
 
 
 def test_describe_of_an_unknown_id_is_refused(to):
@@ -76,6 +85,7 @@ def test_explain_says_abort(to, undecided):
 
     assert result.exit_code == 0
     assert f"{undecided.transactional_id}: abort" in result.stdout
+    assert f"dualwrite txn resolve {undecided.transactional_id}" in result.stdout
 
 
 def test_explain_says_wait_for_a_live_owner(sqlite_world, to, decided):
