@@ -166,7 +166,7 @@ class TwoPhaseProducer:
             raise
         if is_due:
             self._run("produce", self._flows.pump(), None)
-        elif on_delivery is None and not (timestamp or headers):
+        elif on_delivery is None and not (timestamp or headers or self._is_traced):
             self._begin_burst(topic, partition, type(key), now_ms)
 
     def _stamp(self, now_ms: float) -> None:

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from dualwrite import TwoPhaseProducer, tracing
+from dualwrite.pytest_plugin import read_topic
 
 
 @pytest.fixture
@@ -135,3 +136,26 @@ def test_nothing_is_added_where_nobody_traces(sqlite_world):
             sqlite_world.order(tx, 1)
 
     assert headers_of(sqlite_world) == {}
+
+
+def test_each_record_carries_the_trace_that_it_was_produced_in(sqlite_world, exporter):
+    """However quickly one follows the other."""
+    config = {
+        "bootstrap.servers": sqlite_world.bootstrap,
+        "transactional.id": "traced",
+        "transaction.two.phase.commit.enable": True,
+    }
+    with TwoPhaseProducer(config) as producer:
+        producer.init_transactions(timeout=20)
+        producer.begin_transaction()
+        for _ in range(20):
+            producer.produce(sqlite_world.topic, b"outside", partition=0)
+            with trace.get_tracer("app").start_as_current_span("request"):
+                producer.produce(sqlite_world.topic, b"inside", partition=0)
+        producer.commit_transaction()
+
+    messages = read_topic(sqlite_world.topic, sqlite_world.bootstrap)
+    assert len(messages) == 40
+    for message in messages:
+        carries = "traceparent" in dict(message.headers() or [])
+        assert carries == (message.value() == b"inside")
