@@ -97,7 +97,9 @@ class AwaitableStore:
         run = in_greenlet if awaits(handle) else self._run
         return AwaitableTransaction(await run(self._store.begin, handle), run)
 
-    async def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
+    async def remember(
+        self, handle: object, id: str, state: PreparedTxnState | str, fence: int
+    ) -> None:
         await self._in(handle, self._store.remember, id, state, fence)
 
     async def recall(self, id: str, fence: int) -> PreparedTxnState:

@@ -16,7 +16,7 @@ messages. The tests name the rule of the protocol they hold, see `dualwrite.stor
 
 import asyncio
 import threading
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -180,6 +180,41 @@ class StoreConformance:
 
         assert not database.has("b")
         assert store.recall("app-0", fence) == FIRST
+
+    @pytest.mark.parametrize("wrong", [None, 7, b"7:1", "7", ("7", 1)], ids=repr)
+    def test_what_is_no_state_is_never_written(self, database: Database, wrong: Any) -> None:
+        """A row with a state that nobody can read could not even be claimed any more."""
+        store = database.open()
+        fence = dual_write(database, store, "app-0", "a", FIRST)
+        transaction = store.begin()
+        database.write(transaction, "b")
+        with pytest.raises((TypeError, ValueError)):
+            store.remember(transaction.handle, "app-0", wrong, fence)
+        transaction.rollback()
+
+        assert not database.has("b")
+        assert database.open().claim("app-0").state == FIRST
+
+    def test_state_may_be_given_as_its_text(self, database: Database) -> None:
+        store = database.open()
+        fence = store.claim("app-0").fence
+        transaction = store.begin()
+        store.remember(transaction.handle, "app-0", str(FIRST), fence)
+        transaction.commit()
+
+        assert store.recall("app-0", fence) == FIRST
+
+    @pytest.mark.parametrize("wrong", [None, 7, "", "a\0b", "x" * 256, b"app-0"], ids=repr)
+    def test_what_is_no_id_is_refused(self, database: Database, wrong: Any) -> None:
+        store = database.open()
+        for call in (store.claim, lambda id: store.recall(id, 1), lambda id: store.release(id, 1)):
+            with pytest.raises(ConfigurationError):
+                call(wrong)
+        transaction = store.begin()
+        with pytest.raises(ConfigurationError):
+            store.remember(transaction.handle, wrong, FIRST, 1)
+        transaction.rollback()
+        assert store.rows() == []
 
     def test_several_transactions_run_under_one_claim(self, database: Database) -> None:
         store = database.open()

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from dualwrite.adapters.extras import naming_extras
+from dualwrite.errors import ConfigurationError
 from dualwrite.store import Store
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ def open_store(url: str, table: str | None = None, schema: str | None = None) ->
     `rocksdb:PATH` and `zookeeper://HOST:PORT,HOST:PORT/ROOT` are ours, everything else is
     SQLAlchemy's. Drivers are imported only for the store that is asked for.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except (AttributeError, ValueError) as error:  # it is no text, or its brackets are wrong
+        raise ConfigurationError(f"not the URL of a store: {error}") from error
     with naming_extras():
         if parts.scheme == "rocksdb":
             from dualwrite.adapters.rocksdb import RocksDbStore

@@ -20,6 +20,7 @@ except ModuleNotFoundError as error:
 from dualwrite.adapters.awaitable import AwaitableStore, in_thread
 from dualwrite.adapters.buffered import BufferedTransaction
 from dualwrite.adapters.rows import KeptRow, decode_heuristic, encode_heuristic
+from dualwrite.content import as_state
 from dualwrite.errors import ConfigurationError, Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_ids import check_id, of_app
@@ -78,6 +79,10 @@ class RocksDbStore:
 
     def __init__(self, path_or_rdict: "str | os.PathLike[str] | Rdict") -> None:
         self._is_ours = isinstance(path_or_rdict, str | os.PathLike)
+        if not (self._is_ours and path_or_rdict) and not isinstance(path_or_rdict, Rdict):
+            raise ConfigurationError(
+                f"RocksDbStore takes a path or an Rdict, not {path_or_rdict!r}"
+            )
         given: Any = path_or_rdict
         self._db = _opened(given) if self._is_ours else given
         self.is_raw = _is_raw(self._db)
@@ -108,9 +113,9 @@ class RocksDbStore:
             f" a {type(handle).__name__}"
         )
 
-    def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
+    def remember(self, handle: object, id: str, state: PreparedTxnState | str, fence: int) -> None:
         transaction = _ours(handle)
-        transaction.remembered[check_id(id)] = (state, fence)
+        transaction.remembered[check_id(id)] = (as_state(state), fence)
         with self._place.lock:
             self._require(id, fence)
 
@@ -121,7 +126,7 @@ class RocksDbStore:
                 transactional_id: self._require(transactional_id, fence).remembering(state)
                 for transactional_id, (state, fence) in transaction.remembered.items()
             }
-            family = self._db.get_column_family_handle(COLUMN_FAMILY)
+            family = self._handle()
             for transactional_id, (state, messages) in transaction.kept.items():
                 for key in self._keys(_outbox_prefix(transactional_id)):
                     transaction.batch.delete(key, family)
@@ -137,11 +142,12 @@ class RocksDbStore:
                 raise CommitUnknown(f"the write failed half way: {error}") from error
 
     def recall(self, id: str, fence: int) -> PreparedTxnState:
+        check_id(id)
         with self._place.lock:
             return self._require(id, fence).state
 
     def release(self, id: str, fence: int) -> bool:
-        return self._change(id, fence, owner="")
+        return self._change(check_id(id), fence, owner="")
 
     def bind_cluster(self, transactional_id: str, fence: int, cluster_id: str) -> None:
         if not self._change(transactional_id, fence, cluster_id=cluster_id):
@@ -198,7 +204,7 @@ class RocksDbStore:
     def forget_messages(self, transactional_id: str, state: PreparedTxnState) -> None:
         with self._place.lock:
             batch = WriteBatch(raw_mode=self.is_raw)
-            family = self._db.get_column_family_handle(COLUMN_FAMILY)
+            family = self._handle()
             for key in self._keys(_outbox_prefix(transactional_id, state)):
                 batch.delete(key, family)
             self._db.write(batch, _synced())
@@ -217,11 +223,22 @@ class RocksDbStore:
         if self._is_ours:
             self._db.close()
 
+    def _open_family(self) -> Any:
+        if self._family is None:
+            raise StoreUnavailable("this RocksDbStore is closed")
+        return self._family
+
+    def _handle(self) -> Any:
+        try:
+            return self._db.get_column_family_handle(COLUMN_FAMILY)
+        except Exception as error:  # its owner has closed it
+            raise StoreUnavailable(f"RocksDB cannot be written: {error}") from error
+
     def _is_live(self, owner: str) -> bool:
         return self._place.lease_until.get(owner, 0.0) > time.monotonic()
 
     def _row(self, transactional_id: str) -> KeptRow | None:
-        data = self._family.get(_row_key(transactional_id))
+        data = self._open_family().get(_row_key(transactional_id))
         return None if data is None else KeptRow.decode(data)
 
     def _require(self, transactional_id: str, fence: int) -> KeptRow:
@@ -240,7 +257,7 @@ class RocksDbStore:
 
     def _put(self, entries: dict[bytes, bytes]) -> None:
         batch = WriteBatch(raw_mode=self.is_raw)
-        family = self._db.get_column_family_handle(COLUMN_FAMILY)
+        family = self._handle()
         for key, value in entries.items():
             batch.put(key, value, family)
         try:
@@ -249,7 +266,7 @@ class RocksDbStore:
             raise StoreUnavailable(f"RocksDB refused a write: {error}") from error
 
     def _items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        for key, value in self._family.items(from_key=prefix):
+        for key, value in self._open_family().items(from_key=prefix):
             if not key.startswith(prefix):
                 return
             yield key, value

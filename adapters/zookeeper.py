@@ -37,6 +37,7 @@ from dualwrite.adapters.awaitable import AwaitableStore, in_thread
 from dualwrite.adapters.buffered import BufferedTransaction
 from dualwrite.adapters.claims import settled_claim
 from dualwrite.adapters.rows import KeptRow, decode_heuristic, encode_heuristic
+from dualwrite.content import as_state
 from dualwrite.errors import ConfigurationError, Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_ids import check_id, of_app
@@ -59,6 +60,8 @@ MULTI_BYTES_MAX = 0xFFFFF
 like a lost answer."""
 OPERATION_BYTES = 64
 START_SECONDS = 15.0
+
+_ROOT = re.compile(r"(/[A-Za-z0-9_.-]+)+", re.ASCII)
 
 
 class Multi:
@@ -114,11 +117,10 @@ class ZooKeeperStore:
         acl: Sequence[Any] | None = None,
         multi_bytes_max: int = MULTI_BYTES_MAX,
     ) -> None:
-        if not re.fullmatch(r"(/[A-Za-z0-9_.-]+)+", root) or "/." in root:
+        if not isinstance(root, str) or not _ROOT.fullmatch(root) or "/." in root:
             raise ConfigurationError(f"not a path for a root node: {root!r}")
         self._is_ours = isinstance(client_or_hosts, str)
-        given: Any = client_or_hosts
-        self._client = KazooClient(hosts=given) if self._is_ours else given
+        self._client = _client_of(client_or_hosts)
         self._root = root
         has_identity = bool(getattr(self._client, "auth_data", None))
         self._acl = list(acl) if acl is not None else CREATOR_ALL_ACL if has_identity else None
@@ -176,9 +178,9 @@ class ZooKeeperStore:
             f" a {type(handle).__name__}"
         )
 
-    def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
+    def remember(self, handle: object, id: str, state: PreparedTxnState | str, fence: int) -> None:
         transaction = _ours(handle)
-        transaction.remembered[check_id(id)] = (state, fence)
+        transaction.remembered[check_id(id)] = (as_state(state), fence)
 
     def send(self, transaction: ZooKeeperTransaction) -> None:
         """Send the multi and look at every result: kazoo returns failures, it does not raise."""
@@ -202,12 +204,13 @@ class ZooKeeperStore:
         _inspect(results, first_of_ours)
 
     def recall(self, id: str, fence: int) -> PreparedTxnState:
+        check_id(id)
         with self._asking(f"recalling {id}"):
             self._client.sync(self._root)
             return self._require(id, fence)[0].state
 
     def release(self, id: str, fence: int) -> bool:
-        return self._change(id, fence, owner="")
+        return self._change(check_id(id), fence, owner="")
 
     def bind_cluster(self, transactional_id: str, fence: int, cluster_id: str) -> None:
         if not self._change(transactional_id, fence, cluster_id=cluster_id):
@@ -409,6 +412,18 @@ class ZooKeeperDecisionLog(ZooKeeperStore):
     It gives no atomicity with that data: the other participant must be prepared or idempotent by
     its own means, and follow the decision that is remembered here.
     """
+
+
+def _client_of(given: Any) -> Any:
+    if not isinstance(given, str):
+        # By what is used of it: a client may be wrapped, for example to be traced.
+        if not hasattr(given, "connected") or not hasattr(given, "transaction"):
+            raise ConfigurationError(f"ZooKeeperStore takes hosts or a KazooClient, not {given!r}")
+        return given
+    try:
+        return KazooClient(hosts=given)
+    except ValueError as error:
+        raise ConfigurationError(f"not hosts of ZooKeeper: {given!r}: {error}") from error
 
 
 def _ours(handle: object) -> ZooKeeperTransaction:

@@ -20,9 +20,15 @@ class PreparedTxnState:
 
     def __post_init__(self) -> None:
         if isinstance(self.producer_id, str):  # the text form alone, as KIP-939's class takes it
+            if self.epoch != -1:
+                raise TypeError("a prepared transaction state is one text or two numbers")
             read = self.parse(self.producer_id)
             object.__setattr__(self, "producer_id", read.producer_id)
             object.__setattr__(self, "epoch", read.epoch)
+        elif not (isinstance(self.producer_id, int) and isinstance(self.epoch, int)):
+            raise TypeError(
+                f"not a prepared transaction state: {self.producer_id!r}, {self.epoch!r}"
+            )
 
     @property
     def has_transaction(self) -> bool:

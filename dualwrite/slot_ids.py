@@ -31,8 +31,10 @@ def check_app(app: str) -> str:
 
 def check_id(transactional_id: str) -> str:
     """Return the id, or raise: a column that cut it off would merge two producers' rows."""
-    if not transactional_id or "\0" in transactional_id:
-        raise ConfigurationError(f"transactional id is empty or holds NUL: {transactional_id!r}")
+    if not isinstance(transactional_id, str) or not transactional_id or "\0" in transactional_id:
+        raise ConfigurationError(
+            f"a transactional id is a text that is not empty and holds no NUL: {transactional_id!r}"
+        )
     try:
         length = len(transactional_id.encode("utf-8"))
     except UnicodeEncodeError as error:

@@ -210,8 +210,8 @@ class Store(Protocol):
         """Begin a local transaction, or take part in the caller's own."""
         ...
 
-    def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
-        """Write `state` into the caller's open transaction, as its last statement.
+    def remember(self, handle: object, id: str, state: PreparedTxnState | str, fence: int) -> None:
+        """Write `state`, or its text, into the caller's open transaction, as its last statement.
 
         Raises `Fenced` if the fence has moved on; a store that can check only while committing
         raises it from `LocalTransaction.commit`. Nothing is decided until the caller commits.
@@ -304,7 +304,7 @@ class AsyncStore(Protocol):
     ) -> Claim: ...
     async def begin(self, handle: object | None = None) -> AsyncLocalTransaction: ...
     async def remember(
-        self, handle: object, id: str, state: PreparedTxnState, fence: int
+        self, handle: object, id: str, state: PreparedTxnState | str, fence: int
     ) -> None: ...
     async def recall(self, id: str, fence: int) -> PreparedTxnState: ...
     async def release(self, id: str, fence: int) -> bool: ...
@@ -345,7 +345,9 @@ class AsyncStore(Protocol):
 
 def check_store(store: object) -> None:
     """Raise `ConfigurationError` for what is no state store, a URL for example."""
-    if not all(hasattr(store, name) for name in ("claim", "remember", "recall", "release")):
+    is_class = isinstance(store, type)
+    names = ("claim", "remember", "recall", "release")
+    if is_class or not all(hasattr(store, name) for name in names):
         kind = type(store).__name__  # a URL itself may hold a password
         raise ConfigurationError(
             f"store must be a state store such as SqlStore(engine), not of type {kind}"

@@ -33,6 +33,7 @@ from dualwrite.adapters.sql.postgresql import PostgreSql
 from dualwrite.adapters.sql.sqlite import Sqlite
 from dualwrite.adapters.sql.tables import TABLE, StateTables, state_tables
 from dualwrite.adapters.sql.transaction import Resources, SqlTransaction
+from dualwrite.content import as_state
 from dualwrite.errors import ConfigurationError, Fenced
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_ids import check_id
@@ -235,11 +236,12 @@ class SqlStore:
             self._snapshot_levels[key] = self._dialect.reads_from_snapshot(level, connection)
         return self._snapshot_levels[key]
 
-    def remember(self, handle: object, id: str, state: PreparedTxnState, fence: int) -> None:
+    def remember(self, handle: object, id: str, state: PreparedTxnState | str, fence: int) -> None:
+        prepared = str(as_state(state))
         check_id(id)
         link = self._open_link(handle)
         link.flush()
-        values = {"id": id, "prepared": str(state), "mine": fence}
+        values = {"id": id, "prepared": prepared, "mine": fence}
         with translated(self._dialect, f"remembering {id}"):
             count, returned = link.execute(self._operations.remember, values)
         if count == 0:
@@ -248,10 +250,12 @@ class SqlStore:
             raise ConfigurationError(f"COMMIT would not be durable: the setting is {returned}")
 
     def recall(self, id: str, fence: int) -> PreparedTxnState:
+        check_id(id)
         with self._reading(f"recalling {id}") as connection:
             return self._operations.recall(connection, id, fence)
 
     def release(self, id: str, fence: int) -> bool:
+        check_id(id)
         with self._writing(f"releasing {id}") as connection:
             return self._operations.release(connection, id, fence)
 

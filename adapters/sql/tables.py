@@ -70,7 +70,7 @@ class StateTables(NamedTuple):
 
 def check_name(name: str) -> str:
     """Return the name, or raise: names become part of SQL, where nothing can be bound."""
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigurationError(f"table and schema names must match {_NAME.pattern}: {name!r}")
     return name
 

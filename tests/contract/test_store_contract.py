@@ -13,6 +13,7 @@ from dualwrite.adapters.opening import open_store
 from dualwrite.adapters.rocksdb import RocksDbStore
 from dualwrite.adapters.sql import SqlStore
 from dualwrite.adapters.zookeeper import ZooKeeperStore
+from dualwrite.store import StoreUnavailable
 
 STATE = PreparedTxnState(7, 42)
 
@@ -126,6 +127,44 @@ def test_names_are_validated(tmp_path, names):
     """Names of tables never reach SQL unchecked."""
     with pytest.raises(ConfigurationError):
         SqlStore(f"sqlite:///{tmp_path / 'db'}", **names)
+
+
+@pytest.mark.parametrize("wrong", [{"table": None}, {"table": 5}, {"schema": 5}], ids=str)
+def test_names_are_text(wrong):
+    """A name of another type is a configuration error, too."""
+    with pytest.raises(ConfigurationError):
+        SqlStore("sqlite://", **wrong)
+
+
+@pytest.mark.parametrize("kind", [SqlStore, RocksDbStore, ZooKeeperStore, open_store])
+@pytest.mark.parametrize(
+    "wrong", [None, 5, "", object()], ids=["None", "number", "empty", "object"]
+)
+def test_what_is_no_database(kind, wrong):
+    """A store says at once that it was given nothing to keep its rows in."""
+    with pytest.raises(ConfigurationError):
+        kind(wrong)
+
+
+@pytest.mark.parametrize("root", [None, 5, "", "/", "no-slash", "/a b", "/a//b", "/a/../b"])
+def test_roots_in_zookeeper(root):
+    """A root that is no path of nodes is refused before anybody is asked."""
+    with pytest.raises(ConfigurationError, match="root"):
+        ZooKeeperStore("127.0.0.1:1", root)
+
+
+def test_closed_rocksdb_store_says_so(tmp_path):
+    """After closing, every call tells why it cannot be done."""
+    store = RocksDbStore(tmp_path / "db")
+    store.close()
+    for call in (
+        lambda: store.claim("orders-0"),
+        lambda: store.recall("orders-0", 1),
+        lambda: store.release("orders-0", 1),
+        store.rows,
+    ):
+        with pytest.raises(StoreUnavailable, match="closed"):
+            call()
 
 
 def test_missing_tables_are_named(tmp_path):
