@@ -186,8 +186,8 @@ class AsyncTransactionAdmin:
 
 
 def _several(given: Iterable[str]) -> list[str]:
-    if isinstance(given, str):
-        raise TypeError(f"transactional ids and states come as a list, not as one text: {given!r}")
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"transactional ids and states come as a list, not as {given!r}")
     return list(given)
 
 

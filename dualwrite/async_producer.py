@@ -12,8 +12,18 @@ from typing import Any, TypeVar
 
 from dualwrite import tracing
 from dualwrite.async_driver import AsyncDriver
-from dualwrite.config import parse_config
-from dualwrite.content import Content, HeadersGiven, Row, as_bytes, as_headers, as_state
+from dualwrite.config import milliseconds, parse_config
+from dualwrite.content import (
+    Content,
+    HeadersGiven,
+    Row,
+    as_bytes,
+    as_callback,
+    as_headers,
+    as_partition,
+    as_state,
+    as_timestamp,
+)
 from dualwrite.delivery import DeliveryCallback
 from dualwrite.errors import DualWriteError
 from dualwrite.failures import KafkaTimeout
@@ -62,6 +72,9 @@ class AsyncTwoPhaseProducer:
     ) -> None:
         value = None if value is None else as_bytes(value)
         key = None if key is None else as_bytes(key)
+        partition = as_partition(partition)
+        timestamp = as_timestamp(timestamp)
+        as_callback(on_delivery)
         given = as_headers(headers) if headers else None
         if self._is_traced:
             given = tracing.carry(given)
@@ -157,7 +170,7 @@ class AsyncTwoPhaseProducer:
         try:
             is_open = states.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR)
             if is_open and not leave_open:
-                limit_ms = _CLOSE_MS if timeout is None else timeout * 1000
+                limit_ms = milliseconds(timeout, _CLOSE_MS)
                 await self._driver.run(self._flows.abort(), limit_ms, "close")
         except DualWriteError as error:
             name = self._flows.transactional_id
@@ -194,7 +207,7 @@ class AsyncTwoPhaseProducer:
 
     async def _run_held(self, call: str, flow: Flow[T], timeout: float | None = None) -> T:
         self._flows.states.require_open(call)
-        limit_ms = self._config.block_ms_max if timeout is None else timeout * 1000
+        limit_ms = milliseconds(timeout, self._config.block_ms_max)
         context = f"{call} of {self._flows.transactional_id!r}"
         return await self._driver.run_held(flow, limit_ms, context)
 

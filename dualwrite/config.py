@@ -11,6 +11,7 @@ from logging import Logger
 from typing import Any
 
 from dualwrite.errors import ConfigurationError
+from dualwrite.wire.primitives import STRING_BYTES_MAX
 
 PARTITIONERS = (
     "murmur2_random",
@@ -143,7 +144,18 @@ def _check_together(
         raise ConfigurationError("'ssl.key.location' needs 'ssl.certificate.location'")
 
 
-def _unknown(key: str) -> str:
+def milliseconds(timeout: float | None, default_ms: float) -> float:
+    """A caller's timeout, which is in seconds; None stands for the default."""
+    if timeout is None:
+        return default_ms
+    if not isinstance(timeout, int | float) or timeout != timeout:
+        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
+    return timeout * 1000
+
+
+def _unknown(key: Any) -> str:
+    if not isinstance(key, str):
+        return f"configuration keys are text, not {key!r}"
     near = difflib.get_close_matches(key, [*_KEYS, *_FIXED], n=1, cutoff=0.7)
     suggestion = f"; did you mean {near[0]!r}?" if near else ""
     return f"unknown configuration key {key!r}{suggestion}"
@@ -159,6 +171,17 @@ def _text(key: str, raw: Any) -> str:
     if not isinstance(raw, str) or not raw:
         raise ConfigurationError(f"{key!r} must be a text that is not empty")
     return raw
+
+
+def _sent_text(key: str, raw: Any) -> str:
+    """A text that requests carry."""
+    try:
+        length = len(_text(key, raw).encode())
+    except UnicodeEncodeError as error:
+        raise ConfigurationError(f"{key!r} is not UTF-8: {error}") from error
+    if length > STRING_BYTES_MAX:
+        raise ConfigurationError(f"{key!r} has {length} bytes, {STRING_BYTES_MAX} at most")
+    return str(raw)
 
 
 def _flag(key: str, raw: Any) -> bool:
@@ -241,8 +264,8 @@ _FIXED: dict[str, tuple[tuple[str, ...], str]] = {
 _KEYS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "bootstrap.servers": ("bootstrap", _servers),
     "metadata.broker.list": ("bootstrap", _servers),
-    "client.id": ("client_id", _text),
-    "transactional.id": ("transactional_id", _text),
+    "client.id": ("client_id", _sent_text),
+    "transactional.id": ("transactional_id", _sent_text),
     "transaction.two.phase.commit.enable": ("two_phase_commit", _flag),
     "transaction.timeout.ms": ("transaction_timeout_ms", _number(1, _INT32 - 1)),
     "compression.type": ("compression", _one_of(COMPRESSIONS, str.lower)),

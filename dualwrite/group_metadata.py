@@ -29,6 +29,13 @@ class GroupMetadata:
             read = self.parse(self.group_id)
             for name in self.__slots__:
                 object.__setattr__(self, name, getattr(read, name))
+        texts = (self.group_id, self.member_id, self.group_instance_id or "")
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"group, member and instance must be text: {self!r}")
+        if not isinstance(self.generation_id, int):
+            raise TypeError(f"a generation is a whole number, not {self.generation_id!r}")
+        if not -1 <= self.generation_id < 2**31:
+            raise ValueError(f"not a generation: {self.generation_id}")
 
     @classmethod
     def parse(cls, data: bytes) -> "GroupMetadata":

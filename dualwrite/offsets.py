@@ -1,8 +1,11 @@
 """Consumed offsets as callers give them: confluent-kafka's `TopicPartition`s, or a dict."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,13 @@ def by_topic(offsets: Any) -> dict[str, list[ConsumedOffset]]:
 def _entries(offsets: Any) -> list[tuple[str, ConsumedOffset]]:
     if isinstance(offsets, Mapping):
         return [_from_item(key, value) for key, value in offsets.items()]
-    if isinstance(offsets, str | bytes):
-        raise TypeError("offsets must be a list of TopicPartition or a dict")
+    if isinstance(offsets, str | bytes) or not isinstance(offsets, Iterable):
+        raise TypeError(f"offsets must be a list of TopicPartition or a dict, not {offsets!r}")
     return [_from_object(item) for item in offsets]
 
 
 def _from_item(key: Any, value: Any) -> tuple[str, ConsumedOffset]:
-    if isinstance(key, tuple):
+    if isinstance(key, tuple) and len(key) == 2:
         topic, partition = key
     elif hasattr(key, "topic") and hasattr(key, "partition"):
         topic, partition = key.topic, key.partition
@@ -61,8 +64,10 @@ def _checked(
 ) -> tuple[str, ConsumedOffset]:
     if not isinstance(topic, str) or not topic:
         raise TypeError(f"not a topic name: {topic!r}")
-    if not isinstance(partition, int) or partition < 0:
+    if not isinstance(partition, int) or not 0 <= partition <= _INT32_MAX:
         raise ValueError(f"not a partition of {topic!r}: {partition!r}")
+    if offset > _INT64_MAX:
+        raise ValueError(f"not an offset of {topic!r} [{partition}]: {offset!r}")
     return topic, ConsumedOffset(partition, int(offset), leader_epoch, metadata)
 
 

@@ -22,8 +22,19 @@ from typing import Any, TypeVar
 
 from dualwrite import tracing
 from dualwrite.blocking import BlockingDriver
-from dualwrite.config import parse_config
-from dualwrite.content import Content, HeadersGiven, Row, as_bytes, as_headers, as_state
+from dualwrite.config import milliseconds, parse_config
+from dualwrite.content import (
+    ANY_PARTITION,
+    Content,
+    HeadersGiven,
+    Row,
+    as_bytes,
+    as_callback,
+    as_headers,
+    as_partition,
+    as_state,
+    as_timestamp,
+)
 from dualwrite.delivery import DeliveryCallback
 from dualwrite.errors import DualWriteError
 from dualwrite.failures import KafkaTimeout
@@ -129,6 +140,12 @@ class TwoPhaseProducer:
             with self._lock:  # waits for whoever has closed the burst
                 if not burst.has_missed(pair):
                     return
+        if partition != ANY_PARTITION:
+            partition = as_partition(partition)
+        if timestamp:
+            timestamp = as_timestamp(timestamp)
+        if on_delivery is not None:
+            as_callback(on_delivery)
         given = as_headers(headers) if headers else None
         if self._is_traced:
             given = tracing.carry(given)
@@ -386,7 +403,7 @@ class TwoPhaseProducer:
         self._flows.sender.deliveries.serve_quietly()
 
     def _abort_at_last(self, timeout: float | None) -> None:
-        limit_ms = _CLOSE_MS if timeout is None else timeout * 1000
+        limit_ms = milliseconds(timeout, _CLOSE_MS)
         try:
             self._driver.run(self._flows.abort(), limit_ms, "close")
         except DualWriteError as error:
@@ -398,7 +415,7 @@ class TwoPhaseProducer:
         self, call: str, flow: Flow[T], timeout: float | None, reached: Step | None = None
     ) -> T:
         """Run one flow under the lock, so that no other call sees it half done."""
-        limit_ms = self._config.block_ms_max if timeout is None else timeout * 1000
+        limit_ms = milliseconds(timeout, self._config.block_ms_max)
         context = f"{call} of {self._flows.transactional_id!r}"
         with self._lock:
             self._flows.states.require_open(call)

@@ -114,7 +114,8 @@ def server_context(settings: Settings) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.sslobject_class = _Handshake
     try:
-        context.load_cert_chain(certificate, key, settings["ssl.key.password"])
+        # Without any password OpenSSL would ask for it at the terminal.
+        context.load_cert_chain(certificate, key, settings["ssl.key.password"] or "")
     except (OSError, ssl.SSLError) as error:
         raise SettingError(f"ssl.certificate.location, ssl.key.location: {error}") from error
     wanted = settings["ssl.client.auth"]

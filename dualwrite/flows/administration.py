@@ -67,6 +67,12 @@ class AdminFlows:
         wall_clock_ms: int,
     ) -> Flow[list[TransactionListing]]:
         """Ask every broker for the ids that it coordinates."""
+        for state in states:
+            _require_text("a state", state)
+        if id_pattern is not None:
+            _require_text("id_pattern", id_pattern)
+        if min_duration_ms is not None and not isinstance(min_duration_ms, int):
+            raise TypeError(f"min_duration_ms must be a whole number, not {min_duration_ms!r}")
         yield from self.cluster.refresh([])
         listed: dict[str, TransactionListing] = {}
         unfiltered: set[str] = set()
@@ -108,6 +114,8 @@ class AdminFlows:
     ) -> Flow[dict[str, TransactionDescription | None]]:
         described: dict[str, TransactionDescription | None] = {}
         for name in transactional_ids:
+            _require_text("a transactional id", name)
+        for name in transactional_ids:
             described[name] = yield from self._describe(name)
         return described
 
@@ -125,6 +133,9 @@ class AdminFlows:
         return _description(state, coordinator)
 
     def describe_producers(self, topic: str, partition: int) -> Flow[list[ProducerDescription]]:
+        _require_text("topic", topic)
+        if not isinstance(partition, int):
+            raise TypeError(f"partition must be a whole number, not {partition!r}")
         request = DescribeProducersRequest([TopicRequest(topic, [partition])])
         attempt = 0
         while True:
@@ -152,6 +163,7 @@ class AdminFlows:
 
         Looking first keeps an id that was misspelt from being created by the attempt.
         """
+        _require_text("a transactional id", transactional_id)
         known = yield from self._describe(transactional_id)
         if known is None:
             code = int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
@@ -228,6 +240,11 @@ class AdminFlows:
                 raise verdicts.plain_failure(code, f"{api_key.name} at broker {node}")
             attempt += 1
             yield from self.cluster.pause(self.cluster.backoff(attempt))
+
+
+def _require_text(what: str, given: object) -> None:
+    if not isinstance(given, str):
+        raise TypeError(f"{what} must be a text, not {given!r}")
 
 
 def _refusal(judgement: Verdict, code: int, context: str) -> Exception:

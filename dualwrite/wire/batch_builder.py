@@ -1,6 +1,7 @@
 """`BatchBuilder`: record batches for producers, one record after the other or many at once."""
 
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Final, TypeAlias
 
 from dualwrite.wire.batch_header import (
@@ -17,6 +18,7 @@ Pair: TypeAlias = tuple[bytes | None, bytes]
 """The key and the value of a record that has nothing else."""
 
 NO_TIMESTAMP: Final = -1
+_TIMESTAMP_LIMIT: Final = 1 << 62  # so that every difference of two fits into 64 bits
 RECORD_OVERHEAD_MAX: Final = 40
 """More than a record takes beside key, value and headers."""
 
@@ -212,6 +214,9 @@ class BatchBuilder:
         )
 
     def _move_time(self, timestamp_ms: int) -> None:
+        timestamp_ms = index(timestamp_ms)  # a TypeError here leaves the batch as it was
+        if not -_TIMESTAMP_LIMIT < timestamp_ms < _TIMESTAMP_LIMIT:
+            raise ValueError(f"a timestamp out of range: {timestamp_ms}")
         count = self.count
         if not count:
             self._base_timestamp = timestamp_ms

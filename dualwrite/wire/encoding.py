@@ -23,7 +23,13 @@ from dualwrite.wire.message import (
     schema_of,
     specs_of,
 )
-from dualwrite.wire.primitives import SHORT_UVARINTS, refuse_absent, write_uvarint
+from dualwrite.wire.primitives import (
+    SHORT_UVARINTS,
+    STRING_BYTES_MAX,
+    refuse_absent,
+    refuse_string,
+    write_uvarint,
+)
 from dualwrite.wire.source import Source
 
 Encoder = Callable[[Any], list[bytes | memoryview]]
@@ -54,6 +60,7 @@ class _EncoderWriter:
             "check_uuid": check_uuid,
             "pack": pack,
             "refuse_absent": refuse_absent,
+            "refuse_string": refuse_string,
             "size_of": size_of,
             "write_uvarint": write_uvarint,
             "join": b"".join,
@@ -94,7 +101,7 @@ class _EncoderWriter:
         arguments = ", ".join(expression for code, expression in pending if code != "x")
         return f"{self._source.layout(codes, 'pack')}({arguments})"
 
-    def _count(self, value: str, legacy_code: str) -> None:
+    def _count(self, value: str, legacy_code: str, *, is_string: bool = False) -> None:
         """Writes a length or count which `value` holds, -1 for null, with whatever is pending."""
         if not self._flexible:
             self._pending.append((legacy_code, value))
@@ -106,6 +113,9 @@ class _EncoderWriter:
             short = self._packed([*pending, ("B", value)]) if pending else f"SHORT[{value}]"
             self._source.line(f"{self._add}({short})")
         with self._source.block("else:"):
+            if is_string and schema_of(self._cls).is_request:
+                with self._source.block(f"if {value} > {STRING_BYTES_MAX + 1}:"):
+                    self._source.line(f"refuse_string({value} - 1)")
             if pending:
                 self._source.line(f"{self._add}({self._packed(pending)})")
             self._source.line(f"{self._add}(write_uvarint({value}))")
@@ -181,7 +191,7 @@ class _EncoderWriter:
             with source.block("else:"):
                 source.line(f"{name} = {encoded}")
                 source.line(f"{length} = len({name})")
-        self._count(length, code)
+        self._count(length, code, is_string=kind is STRING)
         source.line(f"{self._add}({name})")
 
     def _records(self, value: str) -> None:

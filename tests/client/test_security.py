@@ -1,9 +1,14 @@
 """TLS and SASL by librdkafka's keys, under both drivers."""
 
 import asyncio
+import os
+import subprocess
+import sys
 import time
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from dualwrite import AsyncTwoPhaseProducer, ConfigurationError, TwoPhaseProducer
 from dualwrite.broker import Broker
@@ -167,3 +172,43 @@ def test_secrets_are_not_shown(broker, authority, name):
 
     assert PASSWORD not in repr(producer._config)
     producer.close()
+
+
+def test_no_password_is_asked_for_at_the_terminal(tmp_path):
+    """A service that was started from a terminal would wait there for somebody to type."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    locked = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    certificate, _ = Authority(tmp_path).issue("alice")
+    (tmp_path / "locked.pem").write_bytes(locked)
+    program = f"""
+import os, sys
+os.login_tty(int(sys.argv[1]))
+from dualwrite import ConfigurationError, TransactionAdmin
+from dualwrite.broker.security.gate import server_context
+from dualwrite.broker.settings import SettingError, Settings
+files = {{"ssl.certificate.location": {str(certificate)!r},
+         "ssl.key.location": {str(tmp_path / "locked.pem")!r}}}
+for make, error in (
+    (lambda: TransactionAdmin({{"bootstrap.servers": "h:1", "security.protocol": "ssl", **files}}),
+     ConfigurationError),
+    (lambda: server_context(Settings.of(files)), SettingError),
+):
+    try:
+        make()
+    except error as told:
+        assert "ssl.key.location" in str(told), told
+    else:
+        raise AssertionError("a locked key was opened")
+"""
+    terminal, child_side = os.openpty()
+    try:
+        command = [sys.executable, "-c", program, str(child_side)]
+        done = subprocess.run(command, pass_fds=[child_side], timeout=60, check=False)
+    finally:
+        os.close(terminal)
+        os.close(child_side)
+    assert done.returncode == 0

@@ -107,6 +107,13 @@ def test_state_as_a_value():
     assert not PreparedTxnState()
 
 
+@pytest.mark.parametrize("wrong", [(None,), (1.5, 2), (b"7:42",), (7, "42"), ("7:42", 3)], ids=str)
+def test_what_is_no_state(wrong):
+    """A state is two whole numbers or one text; nothing else passes for one."""
+    with pytest.raises(TypeError):
+        PreparedTxnState(*wrong)
+
+
 @pytest.mark.parametrize("as_given", [str, lambda state: state], ids=["text", "object"])
 def test_complete_commits_what_is_prepared(producer, servers, name, as_given):
     """Completing with the very state that is prepared commits it."""
@@ -205,6 +212,23 @@ def test_unknown_key_is_refused(servers):
     """Configuration keys that nobody knows are an error."""
     with pytest.raises(ConfigurationError, match=r"transactional\.id"):
         TwoPhaseProducer({"bootstrap.servers": servers, "transactonal.id": "x"})
+    with pytest.raises(ConfigurationError, match="5"):
+        TwoPhaseProducer(config(servers, "x") | {5: "y"})
+
+
+@pytest.mark.parametrize("kind", [TwoPhaseProducer, AsyncTwoPhaseProducer, TransactionAdmin])
+@pytest.mark.parametrize("wrong", [None, "localhost:9092", 5, [("bootstrap.servers", "h:1")]])
+def test_configuration_is_a_dict(kind, wrong):
+    """Whatever else is given is told as such."""
+    with pytest.raises(ConfigurationError, match="is a dict"):
+        kind(wrong)
+
+
+def test_file_that_cannot_be_used_is_named(servers, tmp_path):
+    """Who mistypes the path of a certificate reads it in the error."""
+    tls = {"security.protocol": "ssl", "ssl.ca.location": str(tmp_path / "ca.pem")}
+    with pytest.raises(ConfigurationError, match=r"ssl\.ca\.location .*/ca\.pem"):
+        TwoPhaseProducer(config(servers, "x", **tls))
 
 
 def test_timeout_and_two_phase_commit_exclude_each_other(servers):
@@ -260,12 +284,26 @@ def test_group_metadata_of_a_consumer(servers, name, read):
             read(unknown)
 
 
-@pytest.mark.parametrize("wrong", ["text", [1], {"t": {0: 1}}, {("t", 0): "1"}], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "text",
+        None,
+        5,
+        [1],
+        {"t": {0: 1}},
+        {("t",): 1},
+        {("t", 0): "1"},
+        {("t", 0): 2**63},
+        {("t", 2**31): 1},
+    ],
+    ids=str,
+)
 def test_wrong_offsets_are_refused_at_once(producer, name, wrong):
     """What is neither a list of TopicPartitions nor a dict to offsets fails, and costs nothing."""
     producer.init_transactions()
     producer.begin_transaction()
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, ValueError), match=r"offset|partition|TopicPartition"):
         producer.send_offsets_to_transaction(wrong, GroupMetadata(name))
     assert not producer.prepare_transaction()
 
@@ -344,6 +382,132 @@ def test_topic_must_be_a_text(producer, servers, topic):
 
     with pytest.raises(TypeError, match="topic"):
         asyncio.run(produce())
+
+
+WRONG_RECORDS = [
+    {"partition": "0"},
+    {"partition": None},
+    {"partition": -2},
+    {"timestamp": "now"},
+    {"timestamp": 1.5},
+    {"timestamp": -5},
+    {"timestamp": 2**70},
+    {"headers": "x"},
+    {"headers": 5},
+    {"headers": [("a",)]},
+    {"headers": [(b"a", b"x")]},
+    {"on_delivery": 5},
+    {"value": 5},
+    {"key": 1.5},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_RECORDS, ids=str)
+def test_wrong_record_is_refused_at_once(producer, servers, name, wrong):
+    """What cannot be sent is told by `produce` itself, by name; the transaction goes on without it."""
+    (argument,) = wrong
+
+    async def produce():
+        async with AsyncTwoPhaseProducer(config(servers, f"{name}-async")) as other:
+            await other.init_transactions()
+            await other.begin_transaction()
+            await other.produce(name, **{"value": b"v", **wrong})
+
+    with pytest.raises((TypeError, ValueError), match=argument.removesuffix("s")):
+        asyncio.run(produce())
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(name, value=b"before")
+    with pytest.raises((TypeError, ValueError), match=argument.removesuffix("s")):
+        producer.produce(name, **{"value": b"v", **wrong})
+    producer.produce(name, value=b"behind")
+    assert producer.complete_transaction(producer.prepare_transaction()) == "committed"
+    assert values(name, servers) == [b"before", b"behind"]
+
+
+def test_wrong_row_of_many_leaves_the_others(producer, servers, name):
+    """A row that cannot be sent does not spoil the batch that it would have been in."""
+    producer.init_transactions()
+    producer.begin_transaction()
+    for stamp, error in ((1.5, TypeError), (2**70, ValueError), (-(2**70), ValueError)):
+        with pytest.raises(error):
+            producer.produce_batch(name, [(None, b"1", None, 1000), (None, b"wrong", None, stamp)])
+    producer.commit_transaction()
+    assert values(name, servers) == [b"1", b"1", b"1"]
+
+
+@pytest.mark.parametrize("timeout", ["x", float("nan"), [1]], ids=str)
+def test_wrong_timeout_is_named(producer, timeout):
+    """A timeout that is no number is no endless one."""
+    with pytest.raises(TypeError, match="timeout"):
+        producer.init_transactions(timeout=timeout)
+    producer.init_transactions(timeout=20)
+
+
+@pytest.mark.parametrize("key", ["transactional.id", "client.id"])
+@pytest.mark.parametrize("wrong", ["x" * 32_768, "\ud800"], ids=["too long", "no text"])
+def test_text_that_no_request_carries(servers, key, wrong):
+    """It is refused when the producer is made, instead of waiting for an answer that never comes."""
+    with pytest.raises(ConfigurationError, match=key):
+        TwoPhaseProducer(config(servers, "x") | {key: wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"group_id": None},
+        {"group_id": 5},
+        {"member_id": None},
+        {"generation_id": "1"},
+        {"generation_id": 2**31},
+        {"group_instance_id": 5},
+    ],
+    ids=str,
+)
+def test_wrong_group_metadata(wrong):
+    """A place in a group is made of texts and a generation."""
+    with pytest.raises((TypeError, ValueError)):
+        GroupMetadata(**{"group_id": "g", **wrong})
+
+
+def test_names_that_no_request_carries(producer, servers, name):
+    """A group or a topic that is too long for any request is refused at once, in the client."""
+    endless = "x" * 32_768
+    producer.init_transactions()
+    producer.begin_transaction()
+    for call in (
+        lambda: producer.produce(endless, value=b"v"),
+        lambda: producer.send_offsets_to_transaction({(name, 0): 1}, GroupMetadata(endless)),
+        lambda: producer.send_offsets_to_transaction({(endless, 0): 1}, GroupMetadata("g")),
+    ):
+        with pytest.raises(ValueError, match="32767"):
+            call()
+    producer.abort_transaction()
+    with TransactionAdmin({"bootstrap.servers": servers}) as admin:
+        with pytest.raises(ValueError, match="32767"):
+            admin.describe_transactions([endless])
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda admin: admin.list_transactions(states=[None]),
+        lambda admin: admin.list_transactions(states=5),
+        lambda admin: admin.list_transactions(min_duration_ms="1"),
+        lambda admin: admin.list_transactions(id_pattern=5),
+        lambda admin: admin.describe_transactions(None),
+        lambda admin: admin.describe_transactions([5]),
+        lambda admin: admin.describe_producers(None, 0),
+        lambda admin: admin.describe_producers("t", "0"),
+        lambda admin: admin.force_terminate_transaction(None),
+        lambda admin: admin.force_terminate_transaction(["x"]),
+    ],
+)
+def test_administrator_names_what_is_wrong(servers, ask):
+    """Arguments of a wrong type never reach the wire."""
+    with TransactionAdmin({"bootstrap.servers": servers}) as admin:
+        with pytest.raises(TypeError, match=r"must be|come as"):
+            ask(admin)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
