@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dualwrite.content import Content, HeadersGiven, as_bytes, as_headers
+from dualwrite.content import (
+    Content,
+    HeadersGiven,
+    as_bytes,
+    as_callback,
+    as_headers,
+    as_partition,
+    as_timestamp,
+)
 from dualwrite.delivery import DeliveryCallback
 from dualwrite.errors import InvalidTxnState
 from dualwrite.group_metadata import GroupMetadata
@@ -88,9 +96,9 @@ class MessageBuffer:
                 topic,
                 None if value is None else as_bytes(value),
                 None if key is None else as_bytes(key),
-                partition,
-                on_delivery,
-                timestamp,
+                as_partition(partition),
+                as_callback(on_delivery),
+                as_timestamp(timestamp),
                 tuple(as_headers(headers)),
             )
         )

@@ -254,8 +254,10 @@ _HOPELESS = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.OFFSET_METADATA_TOO_LARGE,
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_GROUP_ID,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         ErrorCode.GROUP_AUTHORIZATION_FAILED,
         ErrorCode.POLICY_VIOLATION,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from dualwrite.config import parse_config, require_mapping
@@ -16,6 +17,9 @@ LEASE_SHARE = 0.7
 ROUND_SHARE = 0.1
 """A lease lasts 0.7 of `lease_seconds` and is renewed and looked at every 0.1 of it: a dead peer's
 slots are taken over before `lease_seconds` have passed, and six renewals may fail before that."""
+
+SLOT_TIMEOUT_MAX = 86_400
+"""Clocks and locks refuse what some programs take for "for ever"."""
 
 RESUME_TIMEOUT_MS = 900_000
 """Brokers' usual upper limit, and so the longest outage that resume mode bridges by itself."""
@@ -50,14 +54,9 @@ class WriterSettings:
         require_mapping(self.config)
         check_app(self.app)
         check_instance(self.instance)
-        if not isinstance(self.slots, int) or not 1 <= self.slots <= 10_000:
-            raise ConfigurationError(f"slots must lie in 1 .. 10000, not {self.slots!r}")
-        if not 0.5 <= self.lease_seconds <= 3600:
-            raise ConfigurationError(
-                f"lease_seconds must lie in 0.5 .. 3600, not {self.lease_seconds!r}"
-            )
-        if not self.slot_timeout >= 0:
-            raise ConfigurationError(f"slot_timeout must not be negative: {self.slot_timeout!r}")
+        _check_number("slots", self.slots, Integral, 1, 10_000)
+        _check_number("lease_seconds", self.lease_seconds, Real, 0.5, 3600)
+        _check_number("slot_timeout", self.slot_timeout, Real, 0, SLOT_TIMEOUT_MAX)
         if self.kafka_commit not in ("wait", "background"):
             raise ConfigurationError(
                 f"kafka_commit must be 'wait' or 'background', not {self.kafka_commit!r}"
@@ -95,9 +94,15 @@ class WriterSettings:
         if two_phase:
             config["transaction.two.phase.commit.enable"] = True
         else:
-            config["transaction.timeout.ms"] = self.resume_timeout_ms
+            config.setdefault("transaction.timeout.ms", RESUME_TIMEOUT_MS)
         return config
 
     @property
     def resume_timeout_ms(self) -> int:
         return int(self.config.get("transaction.timeout.ms", RESUME_TIMEOUT_MS))
+
+
+def _check_number(name: str, value: object, kind: type, low: float, high: float) -> None:
+    is_number = isinstance(value, kind) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:  # type: ignore[operator]
+        raise ConfigurationError(f"{name} must lie in {low} .. {high}, not {value!r}")

@@ -17,7 +17,7 @@ _SINK = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 
 def check_sink(sink: str) -> str:
     """Return the sink's name, or raise `ConfigurationError`."""
-    if not _SINK.fullmatch(sink):
+    if not isinstance(sink, str) or not _SINK.fullmatch(sink):
         raise ConfigurationError(f"sink id must match {_SINK.pattern}: {sink!r}")
     return sink
 

@@ -13,7 +13,9 @@ from dualwrite import (
     AsyncDualWriter,
     ConfigurationError,
     DualWriter,
+    GroupMetadata,
     InvalidTxnState,
+    KafkaError,
     Outcome,
     RetryableError,
     TransactionAdmin,
@@ -142,6 +144,55 @@ def test_wrong_group_undoes_both_sides(writer, engine, topic, group):
     assert rows(engine) == []
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"topic": ""},
+        {"partition": "0"},
+        {"partition": -2},
+        {"timestamp": 1.5},
+        {"timestamp": 2**70},
+        {"headers": 5},
+        {"on_delivery": 5},
+        {"value": 5},
+    ],
+    ids=str,
+)
+def test_wrong_record_fails_where_it_is_given(writer, engine, servers, topic, wrong):
+    """`tx.produce` itself refuses what cannot be sent, not the end of the block."""
+    with writer.transaction() as tx:
+        tx.session.execute(INSERT, {"id": 1})
+        with pytest.raises((TypeError, ValueError), match=next(iter(wrong)).removesuffix("s")):
+            tx.produce(**{"topic": topic, "value": b"v", **wrong})
+        tx.produce(topic, key=b"1")
+    assert tx.outcome.kafka == "committed"
+    assert rows(engine) == keys(topic, servers) == [1]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "group", "reason"),
+    [
+        (lambda topic: [TopicPartition(topic, 0, 1)], "", "INVALID_GROUP_ID"),
+        (
+            lambda topic: [TopicPartition(topic, 0, 1, "x" * 5000)],
+            "g",
+            "OFFSET_METADATA_TOO_LARGE",
+        ),
+    ],
+    ids=["no group", "metadata"],
+)
+def test_offsets_that_would_never_be_taken_are_not_retryable(
+    writer, engine, topic, offsets, group, reason
+):
+    """Running the block again would get the same answer."""
+    with writer.transaction() as tx:
+        tx.produce(topic, key=b"1")
+    with pytest.raises(KafkaError, match=reason), writer.transaction() as tx:
+        tx.session.execute(INSERT, {"id": 1})
+        tx.send_offsets(offsets(topic), GroupMetadata(group))
+    assert rows(engine) == []
+
+
 def test_background_returns_at_the_decision(servers, engine, topic):
     """With kafka_commit="background" the block ends at the decision; closing waits for Kafka."""
     config = {"bootstrap.servers": servers}
@@ -215,6 +266,18 @@ def test_names_of_apps(engine, app):
         {"store": "sqlite://"},
         {"config": {"bootstrap.servers": "h:1", "linger": 5}},
         {"config": {}},
+        {"slots": "8"},
+        {"slots": True},
+        {"lease_seconds": "10"},
+        {"lease_seconds": None},
+        {"slot_timeout": None},
+        {"slot_timeout": float("inf")},
+        {"instance": 3},
+        {"config": None},
+        {"config": "h:1"},
+        {"config": {"bootstrap.servers": "h:1", "transaction.timeout.ms": "x"}, "mode": "resume"},
+        {"config": {"bootstrap.servers": "h:1", "transaction.timeout.ms": None}, "mode": "resume"},
+        {"store": SqlStore},
     ],
     ids=str,
 )
@@ -226,6 +289,13 @@ def test_wrong_arguments(engine, kind, wrong):
         kind(**right | wrong)
 
 
+@pytest.mark.parametrize("kind", [DualWriter, AsyncDualWriter])
+@pytest.mark.parametrize("instance", [None, "", "pod-3"])
+def test_instance_is_optional(engine, kind, instance):
+    """None is no name: what an environment variable gives that is not set."""
+    kind({"bootstrap.servers": "h:1"}, store=SqlStore(engine), app="a", instance=instance)
+
+
 def test_broker_with_two_phase_commit_switched_off_is_an_error(engine):
     """Nobody falls back silently where the broker could but may not; the error names the switch."""
     with Broker(transaction_two_phase_commit_enable=False) as broker:
@@ -233,6 +303,17 @@ def test_broker_with_two_phase_commit_switched_off_is_an_error(engine):
         dw = DualWriter(config, store=SqlStore(engine), app="orders", slots=1)
         with pytest.raises(ConfigurationError, match=r"transaction\.two\.phase\.commit\.enable"):
             dw.open()
+
+
+def test_one_patience_for_all_that_is_asked_of_kafka(engine):
+    """Opening gives up on a cluster that is away as soon as a write would."""
+    config = {"bootstrap.servers": "127.0.0.1:1"}
+    settings = DualWriter(config, store=SqlStore(engine), app="a").settings
+    asked = settings.producer_config("a-0", two_phase=True)["max.block.ms"]
+    assert settings.admin_config["max.block.ms"] == asked
+    config["max.block.ms"] = 300
+    with pytest.raises(KafkaError, match=r"127\.0\.0\.1:1"):
+        DualWriter(config, store=SqlStore(engine), app="a").open()
 
 
 def test_closed_writer_is_refused(engine):

@@ -28,7 +28,7 @@ def test_names_in_kafka():
     assert decision_topic("orders") == "__dualwrite_decisions.orders"
 
 
-@pytest.mark.parametrize("name", ["", "a.b", "a b", "x" * 101])
+@pytest.mark.parametrize("name", ["", "a.b", "a b", "x" * 101, None, 5])
 def test_names_of_sinks(name):
     """A sink's name has 1 to 100 letters, digits, underscores and hyphens."""
     with pytest.raises(ConfigurationError):
