@@ -20,7 +20,7 @@ from dualwrite.broker.node import Node
 from dualwrite.broker.running_clock import RunningClock
 from dualwrite.broker.security.gate import lock, tighten
 from dualwrite.broker.server import Server
-from dualwrite.broker.settings import Settings
+from dualwrite.broker.settings import Settings, directory_of
 from dualwrite.broker.storage.disk import Disk, RealDisk
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ class Broker:
         values |= settings or {}
         values |= more
         self._settings = Settings.of(values)
-        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._data_dir = None if data_dir is None else directory_of(data_dir)
         self._temporary: str | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -166,7 +166,8 @@ class Broker:
     @property
     def server(self) -> Server:
         """The running server; it belongs to the broker's thread."""
-        assert self._server is not None, "the broker is not started"
+        if self._server is None:
+            raise RuntimeError("the broker is not started: use it as `with Broker() as broker:`")
         return self._server
 
     @property
@@ -202,6 +203,8 @@ class Broker:
 
     def start(self) -> "Broker":
         """Start and wait until clients are served."""
+        if self._thread is not None and self._thread.is_alive():
+            raise RuntimeError("the broker is started already")
         if self._data_dir is None:
             self._temporary = tempfile.mkdtemp(prefix="dualwrite-broker-")
         self._is_ready.clear()

@@ -10,11 +10,12 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
-from dualwrite.broker.settings import text_of
+from dualwrite.broker.settings import directory_of, text_of
 
 READY: Final = "listening on "
 START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 30.0
+_NOT_STARTED: Final = "the broker is not started: use it as `with BrokerProcess() as broker:`"
 
 
 def python_module(name: str) -> list[str]:
@@ -55,7 +56,7 @@ class BrokerProcess:
     ) -> None:
         self._host = host
         self.port = port
-        self._data_dir = None if data_dir is None else Path(data_dir)
+        self._data_dir = None if data_dir is None else directory_of(data_dir)
         self._temporary: str | None = None
         self._settings = {
             name.replace("_", "."): value for name, value in ((settings or {}) | more).items()
@@ -70,6 +71,8 @@ class BrokerProcess:
     @property
     def bootstrap_servers(self) -> str:
         """Where clients connect to; the same over restarts."""
+        if not self.port:
+            raise RuntimeError(_NOT_STARTED)
         return f"{self._host}:{self.port}"
 
     @property
@@ -80,7 +83,8 @@ class BrokerProcess:
     @property
     def pid(self) -> int:
         """The child's process id."""
-        assert self._process is not None
+        if self._process is None:
+            raise RuntimeError(_NOT_STARTED)
         return self._process.pid
 
     @property
@@ -90,6 +94,8 @@ class BrokerProcess:
 
     def start(self) -> "BrokerProcess":
         """Start the child and wait until clients are served."""
+        if self._process is not None and self._process.poll() is None:
+            raise BrokerProcessError("the broker is started already")
         if self._data_dir is None and self._temporary is None:
             self._temporary = tempfile.mkdtemp(prefix="dualwrite-broker-")
         arguments = ["--listen", f"{self._host}:{self.port}", "--data-dir", str(self.data_dir)]

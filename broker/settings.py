@@ -6,6 +6,7 @@ One table is the source for parsing, for DescribeConfigs and for the documentati
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -512,6 +513,13 @@ class Settings:
         if self.dynamic and name in self.dynamic:
             return self.dynamic[name]
         return self.explicit.get(name, SETTINGS[name].default)
+
+
+def directory_of(data_dir: str | PathLike[str]) -> Path:
+    """Where data is to be kept; an empty text would be wherever this process happens to be."""
+    if data_dir == "":
+        raise SettingError("the data directory is an empty text")
+    return Path(data_dir)
 
 
 def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -49,8 +49,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--data-dir",
-        type=Path,
-        default=Path("dualwrite-data"),
+        default="dualwrite-data",
         metavar="DIR",
         help="where the data is kept (default: ./%(default)s)",
     )
@@ -107,7 +106,7 @@ def start(arguments: Sequence[str]) -> int:
     import logging
 
     from dualwrite.broker.security.errors import SecurityConfigError
-    from dualwrite.broker.settings import SettingError, Settings
+    from dualwrite.broker.settings import SettingError, Settings, directory_of
     from dualwrite.broker.storage.errors import StorageError, StorageFailed
     from dualwrite.errors import ConfigurationError
 
@@ -118,7 +117,7 @@ def start(arguments: Sequence[str]) -> int:
             format="%(asctime)s %(levelname)s %(name)s %(message)s",
         )
         _run(
-            options.data_dir,
+            directory_of(options.data_dir),
             Settings.read(options.config, _pairs(options)),
             options.http_command_config,
         )

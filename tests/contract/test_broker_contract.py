@@ -58,6 +58,7 @@ def test_command(tmp_path):
         (("--log-level", "silly"), 2),
         (("--no-such-option",), 2),
         (("--listen", "0.0.0.0:0"), 2),
+        (("--data-dir", ""), 2),
     ],
     ids=str,
 )
@@ -84,6 +85,25 @@ def test_unknown_setting_is_refused():
     """A setting that nobody knows is an error."""
     with pytest.raises(ValueError, match="no_such_setting"):
         Broker(no_such_setting=1)
+
+
+@pytest.mark.parametrize("kind", [Broker, BrokerProcess])
+def test_misuse_of_the_classes(kind):
+    """Who asks too early or starts twice is told so, and what runs goes on."""
+    broker = kind()
+    for early in (lambda: broker.bootstrap_servers, lambda: kind(data_dir="")):
+        with pytest.raises((RuntimeError, ValueError), match=r"not started|empty"):
+            early()
+    broker.stop()
+    with broker:
+        servers = broker.bootstrap_servers
+        with pytest.raises(RuntimeError, match="started already"):
+            broker.start()
+        write(servers, "orders", b"1")
+        assert broker.bootstrap_servers == servers
+    with broker:
+        write(broker.bootstrap_servers, "orders", b"2")
+    broker.stop()
 
 
 def test_process_is_killed_and_restarted():
