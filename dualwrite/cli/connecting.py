@@ -106,8 +106,8 @@ def read_properties(path: Path) -> dict[str, str]:
     """Read `key=value` lines; `#` begins a comment."""
     try:
         lines = path.read_text().splitlines()
-    except OSError as error:
-        raise typer.BadParameter(f"--command-config: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"--command-config: {path}: {error}") from None
     found = {}
     for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -40,6 +41,15 @@ AskedCluster = Annotated[
     ),
 ]
 
+# Whoever gives the same options to every command may give them here.
+UnaskedCluster = Annotated[
+    str | None,
+    typer.Option("--bootstrap-servers", help="Not asked here.", metavar="HOST:PORT,…"),
+]
+UnaskedConfig = Annotated[
+    Path | None, typer.Option("--command-config", help="Not needed here.", metavar="FILE")
+]
+
 
 def attach(app: typer.Typer) -> None:
     """Add the group of commands."""
@@ -51,21 +61,34 @@ def attach(app: typer.Typer) -> None:
 
 
 def print_(
-    store: StoreUrl, table: TableName = None, schema: SchemaName = None, as_json: AsJson = False
+    store: StoreUrl,
+    table: TableName = None,
+    schema: SchemaName = None,
+    bootstrap_servers: UnaskedCluster = None,
+    command_config: UnaskedConfig = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Print the statements that make the tables; the database is not asked."""
+    """Print the statements that make the tables; neither database nor cluster is asked."""
     with _opened(store, table, schema) as opened:
         sql = opened.create_sql()
     typer.echo(json.dumps({"sql": sql}) if as_json else sql, nl=as_json)
 
 
 def apply(
-    store: StoreUrl, table: TableName = None, schema: SchemaName = None, as_json: AsJson = False
+    store: StoreUrl,
+    table: TableName = None,
+    schema: SchemaName = None,
+    bootstrap_servers: AskedCluster = None,
+    command_config: CommandConfig = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Make the tables that are missing. Nothing that exists is altered."""
+    """Make the tables that are missing. Nothing that exists is altered.
+
+    With a cluster it also finds rows that are bound to another one.
+    """
     with _opened(store, table, schema) as opened:
         opened.create_tables()
-        differences = opened.schema_differences()
+        differences = _differences(opened, bootstrap_servers, command_config)
     _report(differences, as_json)
 
 
@@ -82,11 +105,18 @@ def check(
     With a cluster it also finds rows that are bound to another one.
     """
     with _opened(store, table, schema) as opened:
-        differences = opened.schema_differences()
-        if not differences and (bootstrap_servers or command_config):
-            cluster_id = _cluster_id(reached(kafka_config(bootstrap_servers, command_config)))
-            differences = bound_elsewhere(opened.rows(), cluster_id)
+        differences = _differences(opened, bootstrap_servers, command_config)
     _report(differences, as_json)
+
+
+def _differences(
+    store: "SqlStore", bootstrap_servers: str | None, command_config: Path | None
+) -> list[str]:
+    differences = store.schema_differences()
+    if not differences and (bootstrap_servers or command_config):
+        cluster_id = _cluster_id(reached(kafka_config(bootstrap_servers, command_config)))
+        differences = bound_elsewhere(store.rows(), cluster_id)
+    return differences
 
 
 def _cluster_id(config: Mapping[str, Any]) -> str | None:

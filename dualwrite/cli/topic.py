@@ -36,9 +36,11 @@ def attach(app: typer.Typer) -> None:
 def create(
     name: Name,
     bootstrap_servers: Bootstrap = None,
-    partitions: Annotated[int, typer.Option(help="How many; -1: the broker's default.")] = -1,
+    partitions: Annotated[
+        int, typer.Option(help="How many; -1: the broker's default.", min=-1, max=2**31 - 1)
+    ] = -1,
     replication_factor: Annotated[
-        int, typer.Option(help="Copies of each; -1: the broker's default.")
+        int, typer.Option(help="Copies of each; -1: the broker's default.", min=-1, max=2**15 - 1)
     ] = -1,
     config: Annotated[
         list[str] | None,

@@ -69,7 +69,10 @@ def add(
     if password_file is None:
         password: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True)
     else:
-        password = password_file.read().rstrip("\n")
+        try:
+            password = password_file.read().rstrip("\n")
+        except UnicodeDecodeError as error:
+            misused(f"the password file can't be read: {error}")
     if not password:
         misused("the password is empty")
     try:

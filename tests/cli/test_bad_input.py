@@ -33,16 +33,16 @@ ON_A_CLUSTER = {
     ("spark", "status"): ("--sink", "s"),
     ("spark", "recover"): ("--sink", "s"),
     ("spark", "forget"): ("--sink", "s"),
+    ("schema", "apply"): ("--store", "SCHEMA"),
     ("schema", "check"): ("--store", "SCHEMA"),
+    ("bench",): ("floor",),
 }
 NOT_ON_A_CLUSTER = {
-    "bench": "starts the brokers that it measures",
     "broker": "is one",
     "console": "serves pages, not JSON",
     "demo": "starts its own",
-    "schema print": "asks nobody",
-    "schema apply": "asks the database alone",
 }
+ASKS_NOBODY = ("schema", "print")
 
 
 def commands(group=None, path=()):
@@ -60,10 +60,19 @@ def test_every_operators_command_takes_the_same_three_options():
     }
 
     three = {"--bootstrap-servers", "--command-config", "--json"}
-    assert {path for path, options in named.items() if three <= options} == set(ON_A_CLUSTER)
+    takers = {*ON_A_CLUSTER, ASKS_NOBODY}
+    assert {path for path, options in named.items() if three <= options} == takers
     assert {" ".join(path) for path in named} - set(NOT_ON_A_CLUSTER) == {
-        " ".join(path) for path in ON_A_CLUSTER
+        " ".join(path) for path in takers
     }
+
+
+def test_what_asks_nobody_takes_the_options_all_the_same(nowhere):
+    to = ("--bootstrap-servers", nowhere, "--command-config", "/nowhere", "--json")
+    result = dualwrite(*ASKS_NOBODY, "--store", "sqlite://", *to)
+
+    assert result.exit_code == 0
+    assert "CREATE TABLE" in as_json(result)["sql"]
 
 
 @pytest.fixture
@@ -121,6 +130,8 @@ def test_a_server_that_never_answers_is_unreachable_too(tmp_path):
         ("txn", "force-terminate", "x", *SQLITE, "--heuristic"),
         ("topic", "create", "x", "--config", "retention.ms"),
         ("topic", "create", "x", "--partitions", "many"),
+        ("topic", "create", "x", "--partitions", "99999999999"),
+        ("topic", "create", "x", "--replication-factor", "99999"),
         ("acl", "add"),
         ("acl", "add", "--principal", "User:a", "--operation", "Fly", "--topic", "t"),
         ("acl", "remove"),
@@ -165,6 +176,20 @@ def test_an_app_without_rows_is_named(sqlite_world):
 
 def test_version():
     assert dualwrite("--version").stdout == f"dualwrite {version('dualwrite')}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [(("txn", "list"), "--command-config"), (("user", "add", "x"), "--password-file")],
+    ids=" ".join,
+)
+def test_a_file_that_is_no_text(tmp_path, command, option):
+    file = tmp_path / "file"
+    file.write_bytes(b"\xff\xfe\x00")
+    result = dualwrite(*command, option, file)
+
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
 
 
 def test_a_file_of_settings_with_a_wrong_line(tmp_path):

@@ -18,6 +18,8 @@ OPERATOR = [
     *(("acl", name) for name in ("add", "list", "remove")),
     ("recover",),
     ("doctor",),
+    *(("schema", name) for name in ("print", "apply", "check")),
+    ("bench",),
     *(("spark", name) for name in ("status", "recover", "forget")),
 ]
 
@@ -187,6 +189,30 @@ def test_schema(tmp_path):
     assert run("schema", "check", *store).returncode == 1
     assert run("schema", "apply", *store).returncode == 0
     assert run("schema", "check", *store).returncode == 0
+
+
+def test_schema_beside_a_cluster(tmp_path, servers):
+    """Applying and checking also tell of rows that belong to another cluster."""
+    url = f"sqlite:///{tmp_path / 'db'}"
+    to = ("--store", url, "--bootstrap-servers", servers, "--json")
+    assert json.loads(run("schema", "apply", *to).stdout) == {"differences": []}
+    store = SqlStore(url)
+    store.bind_cluster("orders-0", store.claim("orders-0").fence, "elsewhere")
+    store.close()
+    for name in ("apply", "check"):
+        found = run("schema", name, *to)
+        assert found.returncode == 1
+        assert "elsewhere" in found.stdout
+
+
+def test_bench_on_a_cluster(servers):
+    """With a cluster, transactions are measured there too."""
+    to = ("--seconds", 0.2, "--bootstrap-servers", servers, "--json")
+    measured = run("bench", "floor", *to)
+    assert measured.returncode == 0, measured.stderr
+    there = [row for row in json.loads(measured.stdout)["rows"] if servers in row["section"]]
+    assert {row["unit"] for row in there} == {"ms", "txn/s"}
+    assert all(row["value"] > 0 for row in there)
 
 
 def test_demo():

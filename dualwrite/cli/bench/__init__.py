@@ -13,6 +13,7 @@ from rich.console import Console
 
 from dualwrite.cli.bench.plot import draw
 from dualwrite.cli.bench.report import Report
+from dualwrite.cli.connecting import CommandConfig, reached_config
 
 SECTIONS = (
     "floor",
@@ -24,6 +25,17 @@ SECTIONS = (
     "spark",
     "scaling",
 )
+
+
+# No default and no environment variable: nobody's cluster is put under load unasked.
+AskedCluster = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap-servers",
+        help="Also measure transactions on this cluster.",
+        metavar="HOST:PORT,…",
+    ),
+]
 
 
 def attach(app: typer.Typer) -> None:
@@ -38,18 +50,31 @@ def bench(
     plot: Annotated[
         Path | None, typer.Option(help="Also draw it, as an SVG file.", dir_okay=False)
     ] = None,
+    bootstrap_servers: AskedCluster = None,
+    command_config: CommandConfig = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Measure broker, transactions, dual writes and Spark, as ratios to a floor or a peer."""
+    """Measure broker, transactions, dual writes and Spark, as ratios to a floor or a peer.
+
+    It starts what it measures. With a cluster it also measures transactions there.
+    """
     chosen = [name.replace("-", "_") for name in sections or SECTIONS]
     unknown = [name for name in chosen if name not in SECTIONS]
     if unknown:
         raise typer.BadParameter(f"no such section: {', '.join(unknown)}")
     report = Report()
     progress = Console(stderr=True)
+    cluster = None
+    if bootstrap_servers or command_config:
+        cluster = reached_config(bootstrap_servers, command_config)
     for name in chosen:
         progress.print(f"[dim]measuring {name} …[/dim]")
         importlib.import_module(f"{__name__}.{name}").run(report, seconds)
+    if cluster is not None:
+        from dualwrite.cli.bench.transactions import on_cluster
+
+        progress.print("[dim]measuring the cluster …[/dim]")
+        on_cluster(report, cluster, seconds)
     if plot is not None:
         plot.write_text(draw(report), encoding="utf-8")
     if as_json:

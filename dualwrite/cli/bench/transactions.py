@@ -4,8 +4,9 @@ import asyncio
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import uvloop
 from confluent_kafka import Producer
@@ -20,6 +21,7 @@ VALUE = bytes(100)
 TOPIC = "bench-transactions"
 
 Work = Callable[[], None]
+Settings = Mapping[str, Any]
 
 
 def timed(work: Work, seconds: float) -> Latencies:
@@ -60,11 +62,16 @@ def timed_in_threads(works: list[Work], seconds: float) -> Latencies:
     return summarize([d for mine in durations for d in mine], time.perf_counter() - begin)
 
 
-def ours(bootstrap: str, transactional_id: str) -> tuple[Work, Callable[[], None]]:
+def config_of(bootstrap: str, transactional_id: str, more: Settings | None) -> dict[str, Any]:
+    own = {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+    return {**(more or {}), **own}
+
+
+def ours(
+    bootstrap: str, transactional_id: str, more: Settings | None = None
+) -> tuple[Work, Callable[[], None]]:
     """One transaction of our producer, and how to close it."""
-    producer = TwoPhaseProducer(
-        {"bootstrap.servers": bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
-    )
+    producer = TwoPhaseProducer(config_of(bootstrap, transactional_id, more))
     producer.init_transactions()
 
     def transaction() -> None:
@@ -134,6 +141,23 @@ def run(report: Report, seconds: float) -> None:
     _beside_apache_kafka(report, section, sixteen, seconds)
 
 
+def on_cluster(report: Report, config: Settings, seconds: float) -> None:
+    """The same producers on a cluster that runs already; nothing is known of its disks."""
+    bootstrap = config["bootstrap.servers"]
+    work, close = ours(bootstrap, "bench-one", config)
+    one = timed(work, seconds)
+    close()
+    sixteen = _many(bootstrap, 16, seconds, config)
+    section = f"transactions on {bootstrap}"
+    for name, figure, unit in (
+        ("1 producer of ours, p50", one.p50, "ms"),
+        ("1 producer of ours, p99", one.p99, "ms"),
+        ("1 producer of ours", one.per_second, "txn/s"),
+        ("16 producers of ours", sixteen.per_second, "txn/s"),
+    ):
+        report.add(Row(section=section, work=name, value=figure, unit=unit))
+
+
 def _beside_apache_kafka(report: Report, section: str, ours: Latencies, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as directory:
         try:
@@ -152,22 +176,14 @@ def _beside_apache_kafka(report: Report, section: str, ours: Latencies, seconds:
     )  # fmt: skip
 
 
-def _many(bootstrap: str, count: int, seconds: float) -> Latencies:
+def _many(bootstrap: str, count: int, seconds: float, more: Settings | None = None) -> Latencies:
     """Producers on one event loop: threads would measure the interpreter's lock instead."""
-    return uvloop.run(_all_at_once(bootstrap, count, seconds))
+    ids = [f"bench-{count}-{number}" for number in range(count)]
+    return uvloop.run(_all_at_once([config_of(bootstrap, name, more) for name in ids], seconds))
 
 
-async def _all_at_once(bootstrap: str, count: int, seconds: float) -> Latencies:
-    producers = [
-        AsyncTwoPhaseProducer(
-            {
-                "bootstrap.servers": bootstrap,
-                "transactional.id": f"bench-{count}-{number}",
-                "linger.ms": 0,
-            }
-        )
-        for number in range(count)
-    ]
+async def _all_at_once(configs: list[dict[str, Any]], seconds: float) -> Latencies:
+    producers = [AsyncTwoPhaseProducer(config) for config in configs]
     durations: list[float] = []
 
     async def transact(producer: AsyncTwoPhaseProducer) -> None:
