@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.clock import Now
 from dualwrite.broker.settings import SETTINGS, TOPIC_SETTINGS, Setting, SettingError, text_of
-from dualwrite.broker.topic_creation import Refused, checked_configs
+from dualwrite.broker.topic_creation import Refused, absence, checked_configs
 from dualwrite.broker.topics import Topic
 from dualwrite.wire.error_codes import ErrorCode
 
@@ -115,7 +115,7 @@ def existing_topic(node: "Node", name: str) -> Topic:
     """The topic of that name, or `Refused`."""
     topic = node.topics.get(name)
     if topic is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
+        raise Refused(absence(name), f"there is no topic {name!r}")
     return topic
 
 

@@ -8,6 +8,7 @@ from dualwrite.broker.topics import Topic, Topics, is_legal_name, parse_configs
 from dualwrite.wire.error_codes import ErrorCode
 
 PARTITIONS_MAX: Final = 10_000
+CLUSTER_METADATA: Final = "__cluster_metadata"
 
 
 class Refused(Exception):
@@ -32,10 +33,18 @@ def checked_topic(
     check_name(name, topics)
     if topics.get(name) is not None:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists already")
+    parsed = checked_configs(configs)
+    check_replication_factor(replication_factor, settings)
     count: int = settings["num.partitions"] if partitions == -1 else partitions
     check_partition_count(count)
-    check_replication_factor(replication_factor, settings)
-    return Topic(name, topic_id, count, checked_configs(configs))
+    return Topic(name, topic_id, count, parsed)
+
+
+def absence(name: str) -> ErrorCode:
+    """What a client is told that asks for a topic which does not exist."""
+    if is_legal_name(name):
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 def check_name(name: str, topics: Topics) -> None:
@@ -45,6 +54,8 @@ def check_name(name: str, topics: Topics) -> None:
             ErrorCode.INVALID_TOPIC_EXCEPTION,
             "a topic name has 1 to 249 of the characters a-z A-Z 0-9 . _ - and isn't '.' or '..'",
         )
+    if name == CLUSTER_METADATA:
+        raise Refused(ErrorCode.INVALID_REQUEST, "the name belongs to Kafka's metadata log")
     other = topics.collision(name)
     if other is not None:
         raise Refused(

@@ -389,17 +389,15 @@ class ClassicRequests:
         self, draft: Draft, request: LeaveGroupRequest, version: int, token: Token, now: Now
     ) -> None:
         """Remove members at their own or an operator's wish."""
-        group = self._classic(request.group_id)
-        error = ErrorCode.NONE if request.group_id else ErrorCode.INVALID_GROUP_ID
-        if group is None or error:
-            error = error or ErrorCode.UNKNOWN_MEMBER_ID
-            draft.reply(token, LeaveGroupResponse(error_code=error))
+        if not request.group_id:
+            draft.reply(token, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
             return
         leaving = request.members
         if version < _BATCHED_LEAVE:
             leaving = [MemberIdentity(member_id=request.member_id)]
+        group = self._classic(request.group_id)
         results = [self._leave_one(group, draft, identity) for identity in leaving]
-        if any(result.error_code == ErrorCode.NONE for result in results):
+        if group is not None and any(result.error_code == ErrorCode.NONE for result in results):
             self._after_loss(group, draft, now)
         if version < _BATCHED_LEAVE:
             draft.reply(token, LeaveGroupResponse(error_code=results[0].error_code))
@@ -407,9 +405,12 @@ class ClassicRequests:
             draft.reply(token, LeaveGroupResponse(members=results))
 
     def _leave_one(
-        self, group: ClassicGroup, draft: Draft, identity: MemberIdentity
+        self, group: ClassicGroup | None, draft: Draft, identity: MemberIdentity
     ) -> MemberResponse:
         result = MemberResponse(identity.member_id, identity.group_instance_id)
+        if group is None:
+            result.error_code = ErrorCode.UNKNOWN_MEMBER_ID
+            return result
         member_id = identity.member_id
         if not member_id:
             # An operator knows the instance id only.

@@ -247,7 +247,9 @@ class GroupCoordinator:
             for partition in asked.partitions:
                 place = (asked.name, partition.partition_index)
                 error = ErrorCode.NONE
-                if subscribed is None or asked.name in subscribed:
+                if self._is_missing(*place):
+                    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif subscribed is None or asked.name in subscribed:
                     error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
                 elif self._offsets.is_pending(draft.group, place):
                     error = ErrorCode.UNSTABLE_OFFSET_COMMIT
@@ -257,6 +259,10 @@ class GroupCoordinator:
             response.topics.append(OffsetDeleteResponseTopic(asked.name, results))
         draft.reply(token, response)
         return draft.decision()
+
+    def _is_missing(self, name: str, partition: int) -> bool:
+        topic = self._topics.get(name)
+        return topic is None or not 0 <= partition < topic.partitions
 
     # Operators
 

@@ -40,6 +40,8 @@ def _alter(
         check_access(call, Operation.ALTER_CONFIGS, kind, name)
         explicit_of(node, kind, name)
         configs = {config.name: config.value for config in wanted.configs}
+        if len(configs) < len(wanted.configs):
+            raise Refused(ErrorCode.INVALID_REQUEST, "a key is named twice")
         store(node, kind, name, configs, call.now, call.request.validate_only)
     except Refused as refused:
         code, reason = refused.code, refused.reason

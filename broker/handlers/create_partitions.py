@@ -27,7 +27,7 @@ def create_partitions(
 ) -> CreatePartitionsResponse:
     named = Counter(topic.name for topic in call.request.topics)
     results = []
-    for wanted in call.request.topics:
+    for wanted in {topic.name: topic for topic in call.request.topics}.values():
         code, reason = ErrorCode.NONE, None
         try:
             if named[wanted.name] > 1:

@@ -1,10 +1,11 @@
 """DeleteTopics (20), v1-6.
 
-By name, from v6 also by id. Internal topics can't be deleted. A transaction that waits for a marker in
-the deleted topic owes none any more and goes on.
+By name, from v6 also by id; one that is named twice is not deleted. Internal topics can't be deleted. A
+transaction that waits for a marker in the deleted topic owes none any more and goes on.
 """
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Final
 
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.handlers import handles
@@ -22,12 +23,31 @@ if TYPE_CHECKING:
     from dualwrite.broker.call import Call
     from dualwrite.broker.node import Node
 
+_KNOWS_DISABLED: Final = 3
+
 
 @handles(ApiKey.DELETE_TOPICS, versions=(1, 6), request=DeleteTopicsRequest)
 def delete_topics(node: "Node", call: "Call[DeleteTopicsRequest]") -> DeleteTopicsResponse:
     request = call.request
     wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
-    return DeleteTopicsResponse(responses=[_delete(node, call, state) for state in wanted])
+    named = Counter(_identity(node, state) for state in wanted)
+    states = {(state.name, state.topic_id): state for state in wanted}
+    return DeleteTopicsResponse(
+        responses=[
+            _result(state, ErrorCode.INVALID_REQUEST)
+            if named[_identity(node, state)] > 1
+            else _delete(node, call, state)
+            for state in states.values()
+        ]
+    )
+
+
+def _identity(node: "Node", state: DeleteTopicState) -> bytes | str | None:
+    """The same for a topic's name and its id."""
+    known = None if state.name is None else node.topics.get(state.name)
+    if known is not None:
+        return known.id
+    return state.name if state.topic_id == NO_UUID else state.topic_id
 
 
 def _delete(
@@ -49,7 +69,9 @@ def _delete(
     if topic.is_internal:
         return _result(state, ErrorCode.INVALID_TOPIC_EXCEPTION, name)
     if not node.settings["delete.topic.enable"]:
-        return _result(state, ErrorCode.TOPIC_DELETION_DISABLED, name)
+        is_known = call.version >= _KNOWS_DISABLED
+        code = ErrorCode.TOPIC_DELETION_DISABLED if is_known else ErrorCode.INVALID_REQUEST
+        return _result(state, code, name)
     node.delete_topic(topic, call.now)
     return DeletableTopicResult(name=topic.name, topic_id=topic.id)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.handlers import handles
+from dualwrite.broker.topic_creation import absence
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.messages.describe_producers import (
@@ -47,7 +48,7 @@ def _partition(
     if not call.may(Operation.READ, ResourceType.TOPIC, name):
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif log is None:
-        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        error = absence(name)
     elif log.offline is not None:
         error = ErrorCode.KAFKA_STORAGE_ERROR
     if error or log is None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Final
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.handlers import handles
 from dualwrite.broker.handlers.metadata import TOPIC_OPERATIONS
+from dualwrite.broker.leadership import LEADER_EPOCH
+from dualwrite.broker.topic_creation import absence
 from dualwrite.broker.topics import Topic
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
@@ -48,7 +50,7 @@ def describe_topic_partitions(
                 shown.append(_failed(name, ErrorCode.TOPIC_AUTHORIZATION_FAILED))
             continue
         if topic is None:
-            shown.append(_failed(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+            shown.append(_failed(name, absence(name)))
             continue
         first = 0
         if cursor is not None and name == cursor.topic_name:
@@ -92,7 +94,7 @@ def _partition(node: "Node", topic: Topic, index: int) -> DescribeTopicPartition
         error_code=ErrorCode.NONE if is_online else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=index,
         leader_id=node.id if is_online else -1,
-        leader_epoch=0,
+        leader_epoch=LEADER_EPOCH,
         replica_nodes=here,
         isr_nodes=here if is_online else [],
         eligible_leader_replicas=[],

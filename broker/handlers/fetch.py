@@ -5,9 +5,9 @@ or its last stable offset moves. Whole batches, from the one that holds the offs
 answer comes whatever its size. read_committed stops at the last stable offset and lists the aborted
 transactions of what it returns, from the same state. v13 names topics by id.
 
-Left out: fetch sessions (KIP-227). Every answer says session 0, which clients take for "none"; an unknown
-session is 70. Replica fetches: there are no replicas, and the right for one is asked for all the same
-(CVE-2018-1288). Rack-aware reads.
+Left out: fetch sessions (KIP-227). Every answer says session 0, which clients take for "none"; a fetch that
+goes on in a session is 70. Replica fetches: there are no replicas, and the right for one is asked for all
+the same (CVE-2018-1288). Rack-aware reads.
 """
 
 from collections.abc import Iterable
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.clock import Now
 from dualwrite.broker.handlers import handles
+from dualwrite.broker.leadership import epoch_error
 from dualwrite.broker.storage.disk import Buffer
 from dualwrite.broker.storage.entry import PartitionKey
 from dualwrite.broker.storage.errors import LogOffline, OffsetOutOfRange
@@ -39,13 +40,14 @@ if TYPE_CHECKING:
 
 _NAMES_BY_ID: Final = 13
 _READ_COMMITTED: Final = 1
-LEADER_EPOCH: Final = 0
+_WHOLE: Final = (0, -1)  # epochs of a fetch that names all its partitions
+_KNOWS_STORAGE_ERROR: Final = 6
 
 
 @handles(ApiKey.FETCH, versions=(4, 18), request=FetchRequest)
 def fetch(node: "Node", call: "Call[FetchRequest]") -> FetchResponse | None:
     request = call.request
-    if request.session_id != 0:
+    if request.session_epoch not in _WHOLE:
         return FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     first = _Attempt(node, call)
     if first.is_enough or request.max_wait_ms <= 0:
@@ -66,7 +68,10 @@ class _Attempt:
         request = call.request
         self._node = node
         self._call = call
-        self._left: int = min(request.max_bytes, node.settings["fetch.max.bytes"], node.unsent.room)
+        largest: int = min(request.max_bytes, node.settings["fetch.max.bytes"])
+        # Whoever wants more than fits into an answer does not wait for it.
+        self._wanted = min(request.min_bytes, largest)
+        self._left = min(largest, node.unsent.room)
         self._bytes = 0
         self._has_error = False
         self._reads_committed = request.isolation_level == _READ_COMMITTED
@@ -79,7 +84,7 @@ class _Attempt:
 
     @property
     def is_enough(self) -> bool:
-        return self._has_error or self._bytes >= self._call.request.min_bytes or not self.keys
+        return self._has_error or self._bytes >= self._wanted or not self.keys
 
     def _topic(self, wanted: FetchTopic) -> FetchableTopicResponse:
         node, call = self._node, self._call
@@ -120,8 +125,9 @@ class _Attempt:
         index = wanted.partition
         if log is None:
             return self._failed(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if wanted.current_leader_epoch > LEADER_EPOCH:
-            return self._failed(index, ErrorCode.UNKNOWN_LEADER_EPOCH)
+        error = epoch_error(wanted.current_leader_epoch)
+        if error:
+            return self._failed(index, error)
         offset = wanted.fetch_offset
         last_stable = log.last_stable
         upper = last_stable if self._reads_committed else log.high_watermark
@@ -130,7 +136,9 @@ class _Attempt:
         except OffsetOutOfRange:
             return self._failed(index, ErrorCode.OFFSET_OUT_OF_RANGE)
         except LogOffline:
-            return self._failed(index, ErrorCode.KAFKA_STORAGE_ERROR)
+            is_known = self._call.version >= _KNOWS_STORAGE_ERROR
+            code = ErrorCode.KAFKA_STORAGE_ERROR
+            return self._failed(index, code if is_known else ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.keys.append(log.key)
         aborted = None
         if self._reads_committed:

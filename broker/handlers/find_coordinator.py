@@ -53,8 +53,6 @@ def _find(node: "Node", call: "Call[FindCoordinatorRequest]", key: str) -> Coord
         error = ErrorCode.INVALID_REQUEST
     elif not call.may(Operation.DESCRIBE, known[0], key):
         error = known[1]
-    elif known[0] is ResourceType.TRANSACTIONAL_ID and not key:
-        error = ErrorCode.INVALID_REQUEST
     if error:
         return Coordinator(
             key=key, node_id=-1, host="", port=-1, error_code=error, error_message=error.name

@@ -3,6 +3,7 @@
 Needs ALTER_CONFIGS on the topic or the cluster.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from dualwrite.broker.acl import Operation
@@ -27,18 +28,28 @@ if TYPE_CHECKING:
 def incremental_alter_configs(
     node: "Node", call: "Call[IncrementalAlterConfigsRequest]"
 ) -> IncrementalAlterConfigsResponse:
+    resources = call.request.resources
+    named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     return IncrementalAlterConfigsResponse(
-        responses=[_alter(node, call, resource) for resource in call.request.resources]
+        responses=[
+            _alter(node, call, resource, named[resource.resource_type, resource.resource_name])
+            for resource in resources
+        ]
     )
 
 
 def _alter(
-    node: "Node", call: "Call[IncrementalAlterConfigsRequest]", wanted: AlterConfigsResource
+    node: "Node",
+    call: "Call[IncrementalAlterConfigsRequest]",
+    wanted: AlterConfigsResource,
+    times: int,
 ) -> AlterConfigsResourceResponse:
     kind, name = wanted.resource_type, wanted.resource_name
     code, reason = ErrorCode.NONE, None
     try:
         check_access(call, Operation.ALTER_CONFIGS, kind, name)
+        if times > 1:
+            raise Refused(ErrorCode.INVALID_REQUEST, "the resource is named twice")
         changes = [(c.name, c.config_operation, c.value) for c in wanted.configs]
         configs = changed(explicit_of(node, kind, name), kind, changes)
         store(node, kind, name, configs, call.now, call.request.validate_only)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.handlers import handles
 from dualwrite.broker.transactions.dialect import dialect
-from dualwrite.broker.transactions.state import Cause, Pair
+from dualwrite.broker.transactions.state import Pair
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.messages.init_producer_id import (
@@ -53,12 +53,13 @@ def init_producer_id(node: "Node", call: "Call[InitProducerIdRequest]") -> InitP
         now=call.now,
     )
     node.execute(decision, call.now)
-    if overrules and decision.last_cause is Cause.FORCED and decision.records:
+    if overrules and decision.records:
+        # Also if a marker has to wait for a partition: the outcome is decided.
         log.warning(
             "%s from %s aborted the two-phase transaction %s of %r by force",
             call.principal,
             call.client_host,
-            decision.last_finished,
+            decision.records[0].last_finished,
             transactional_id,
         )
     if decision.error:

@@ -2,7 +2,8 @@
 
 Filters by state and producer id, from v1 by duration (KIP-994), from v2 by a pattern that must match the
 whole id (KIP-1152). Names of states that don't exist are returned, not refused. Ids that the client may
-not describe are left out. The pattern is Python's syntax, of which Kafka's (RE2) is nearly a part.
+not describe are left out. The pattern has RE2's syntax, as in Kafka; `transactions/pattern.py` says what is
+missing.
 """
 
 from typing import TYPE_CHECKING

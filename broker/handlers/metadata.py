@@ -2,15 +2,16 @@
 
 One broker that leads everything at leader epoch 0. An empty list means all topics in v0 and none from v1
 on, where null means all. A topic that doesn't exist is created if the client (v4) and the broker allow
-it, and shown at once. From v10 topics may be asked for by id. Without the right to describe it, a topic
-asked for by name is 29, and one found by listing is left out.
+it, and shown at once. From v12 topics may be asked for by id (the field is there from v10). Without the
+right to describe it, a topic asked for by name is 29, and one found by listing is left out.
 """
 
 from typing import TYPE_CHECKING, Final
 
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.handlers import handles
-from dualwrite.broker.topic_creation import Refused, checked_topic
+from dualwrite.broker.leadership import LEADER_EPOCH
+from dualwrite.broker.topic_creation import Refused, absence, checked_topic
 from dualwrite.broker.topics import Topic
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
@@ -47,6 +48,7 @@ CLUSTER_OPERATIONS: Final = (
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
 )
+_NAMES_BY_ID: Final = 12
 NOT_ASKED: Final = -(1 << 31)
 
 
@@ -61,7 +63,8 @@ def metadata(node: "Node", call: "Call[MetadataRequest]") -> MetadataResponse:
             if call.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
         ]
     else:
-        topics = [_find(node, call, wanted) for wanted in request.topics or ()]
+        named = {(wanted.topic_id, wanted.name): wanted for wanted in request.topics or ()}
+        topics = [_find(node, call, wanted) for wanted in named.values()]
     host, port = node.endpoint(call)
     return MetadataResponse(
         brokers=[MetadataResponseBroker(node_id=node.id, host=host, port=port)],
@@ -79,6 +82,8 @@ def metadata(node: "Node", call: "Call[MetadataRequest]") -> MetadataResponse:
 def _find(
     node: "Node", call: "Call[MetadataRequest]", wanted: MetadataRequestTopic
 ) -> MetadataResponseTopic:
+    if call.version < _NAMES_BY_ID and (wanted.topic_id != NO_UUID or wanted.name is None):
+        return _failed(wanted.name or "", ErrorCode.INVALID_REQUEST, wanted.topic_id)
     if wanted.topic_id != NO_UUID:
         return _find_by_id(node, call, wanted.topic_id)
     name = wanted.name or ""
@@ -88,7 +93,7 @@ def _find(
     if topic is not None:
         return _describe(node, call, topic)
     if not (call.request.allow_auto_topic_creation and node.settings["auto.create.topics.enable"]):
-        return _failed(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _failed(name, absence(name))
     return _create(node, call, name)
 
 
@@ -99,7 +104,7 @@ def _find_by_id(
     if topic is None or not call.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
         return MetadataResponseTopic(
             error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-            name=None if call.version >= 12 else "",
+            name=None,
             topic_id=topic_id,
         )
     return _describe(node, call, topic)
@@ -141,7 +146,7 @@ def _partition(node: "Node", topic: Topic, index: int) -> MetadataResponsePartit
             error_code=ErrorCode.LEADER_NOT_AVAILABLE,
             partition_index=index,
             leader_id=-1,
-            leader_epoch=0,
+            leader_epoch=LEADER_EPOCH,
             replica_nodes=here,
             isr_nodes=[],
             offline_replicas=here,
@@ -149,11 +154,11 @@ def _partition(node: "Node", topic: Topic, index: int) -> MetadataResponsePartit
     return MetadataResponsePartition(
         partition_index=index,
         leader_id=node.id,
-        leader_epoch=0,
+        leader_epoch=LEADER_EPOCH,
         replica_nodes=here,
         isr_nodes=here,
     )
 
 
-def _failed(name: str, code: ErrorCode) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=code, name=name)
+def _failed(name: str, code: ErrorCode, topic_id: bytes = NO_UUID) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=code, name=name, topic_id=topic_id)

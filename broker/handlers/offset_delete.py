@@ -29,7 +29,9 @@ def offset_delete(node: "Node", call: "Call[OffsetDeleteRequest]") -> OffsetDele
     request = call.request
     if not call.may(Operation.DELETE, ResourceType.GROUP, request.group_id):
         return OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    error = node.group_error(request.group_id)
+    error = ErrorCode.INVALID_GROUP_ID
+    if request.group_id:
+        error = node.group_error(request.group_id)
     if error:
         return OffsetDeleteResponse(error_code=error)
     refused = {

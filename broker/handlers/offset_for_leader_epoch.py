@@ -3,10 +3,11 @@
 Needs DESCRIBE on the topic.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from dualwrite.broker.acl import Operation, ResourceType
 from dualwrite.broker.handlers import handles
+from dualwrite.broker.leadership import LEADER_EPOCH, epoch_error
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.messages.offset_for_leader_epoch import (
@@ -20,8 +21,6 @@ from dualwrite.wire.messages.offset_for_leader_epoch import (
 if TYPE_CHECKING:
     from dualwrite.broker.call import Call
     from dualwrite.broker.node import Node
-
-LEADER_EPOCH: Final = 0
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4), request=OffsetForLeaderEpochRequest)
@@ -51,8 +50,8 @@ def _partition(
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif log is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    elif wanted.current_leader_epoch > LEADER_EPOCH:
-        error = ErrorCode.UNKNOWN_LEADER_EPOCH
+    else:
+        error = epoch_error(wanted.current_leader_epoch)
     if error or log is None:
         return EpochEndOffset(error_code=error, partition=wanted.partition)
     if wanted.leader_epoch != LEADER_EPOCH:

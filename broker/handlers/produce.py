@@ -1,7 +1,8 @@
 """Produce (0), v3-13; offered from 0, because older librdkafka reads the range as a sign of compression.
 
 One batch per partition, kept as the bytes that came. Transactional batches need the right to their
-transactional id (CVE-2018-17196: by the batch's flag, not by the request's field), and the coordinator is
+transactional id (CVE-2018-17196: by the batch's flag, not by the request's field), or the request is
+refused as a whole, and the coordinator is
 asked for each of them: up to v11 whether the partition is part of the transaction, from v12 to make it
 so (KIP-890). The coordinator's record and all batches of a request are one journal entry. v13 names
 topics by id. acks=0 has no answer; an error then closes the connection.
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 _KNOWS_ZSTD: Final = 7
 _NAMES_BY_ID: Final = 13
 _ACKS: Final = (-1, 0, 1)
+_COMES_AGAIN: Final = (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_ENOUGH_REPLICAS)
 
 
 class _Batch:
@@ -85,7 +87,9 @@ def produce(node: "Node", call: "Call[ProduceRequest]") -> Any:
                 shown.partition_responses.append(found.response)
             else:
                 shown.partition_responses.append(_failed(part.index, *(found or _UNKNOWN)))
-    if accepted:
+    if any(batch.header.is_transactional for batch in accepted) and not _may_transact(call):
+        topics = [_unauthorized(data) for data in request.topic_data]
+    elif accepted:
         _append(node, call, accepted)
     if request.acks == 0:
         failed = any(p.error_code for topic in topics for p in topic.partition_responses)
@@ -151,11 +155,6 @@ def _accept(
     refusal = node.check_timestamp(topic, header.max_timestamp, call.now)
     if refusal is not None:
         return ErrorCode.INVALID_TIMESTAMP, refusal
-    if header.is_transactional and not _may_transact(call):
-        return (
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "not authorized to the transactional id",
-        )
     return _Batch(topic, log, Append(log.key, data, header), header)
 
 
@@ -163,6 +162,19 @@ def _may_transact(call: "Call[ProduceRequest]") -> bool:
     transactional_id = call.request.transactional_id
     return transactional_id is not None and call.may(
         Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id
+    )
+
+
+def _unauthorized(data: TopicProduceData) -> TopicProduceResponse:
+    """Nothing of a request is written if it has a transactional batch that may not be written."""
+    failure = (
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        "not authorized to the transactional id",
+    )
+    return TopicProduceResponse(
+        name=data.name,
+        topic_id=data.topic_id,
+        partition_responses=[_failed(part.index, *failure) for part in data.partition_data],
     )
 
 
@@ -234,13 +246,10 @@ def _join_transaction(
         if error is ErrorCode.NONE:
             batch.verified = True
             continue
-        if error is ErrorCode.CONCURRENT_TRANSACTIONS:
+        code = dialect(error, ApiKey.PRODUCE, call.version)
+        if code in _COMES_AGAIN:
             batch.log.producers.postpone(batch.header, tv2=tv2, now=call.now)
-        _fail(
-            batch,
-            dialect(error, ApiKey.PRODUCE, call.version),
-            f"the transaction coordinator says {error.name}",
-        )
+        _fail(batch, code, f"the transaction coordinator says {error.name}")
     return decision
 
 

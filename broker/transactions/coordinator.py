@@ -293,6 +293,8 @@ class Coordinator:
         elif before.is_two_phase and self._has_too_many_open(before.owner):
             # Aborting gets the client going again, and the limit is there no more when others end.
             return refuse(ErrorCode.TRANSACTION_ABORTABLE)
+        if tv2 and not self._remembers_version_2:
+            return refuse(ErrorCode.UNSUPPORTED_VERSION)
         record = transitions.begin(before, wanted, transaction_version=2 if tv2 else 0, now=now)
         return Decision(records=(record,))
 
@@ -400,6 +402,8 @@ class Coordinator:
             return refuse(error)
         if commit and before.state is not TxnState.ONGOING:
             return refuse(ErrorCode.INVALID_TXN_STATE)
+        if not self._remembers_version_2:
+            return refuse(ErrorCode.UNSUPPORTED_VERSION)
         after = self._bump(producer)
         if after is None:
             return refuse(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -530,6 +534,12 @@ class Coordinator:
             self._expiries.arm(transactional_id, self._expiry(record))
 
     # Small things
+
+    @property
+    def _remembers_version_2(self) -> bool:
+        # At level 0 Kafka's records have no tags, so it refuses what would need some. Ours have, but
+        # a client that doesn't look at the level would come to know it elsewhere.
+        return self.settings.transaction_version > 0
 
     def _reachable(
         self, partitions: frozenset[PartitionRef]

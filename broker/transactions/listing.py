@@ -32,7 +32,7 @@ def select(
     """Those that pass every filter; see `Coordinator.list_transactions`."""
     names = list(states)
     wanted = {_STATES_BY_NAME[name] for name in names if name in _STATES_BY_NAME}
-    unknown = tuple(name for name in names if name not in _STATES_BY_NAME)
+    unknown = tuple(dict.fromkeys(name for name in names if name not in _STATES_BY_NAME))
     ids = set(producer_ids)
     try:
         matcher = Pattern(pattern) if pattern else None
@@ -43,8 +43,13 @@ def select(
         for transaction in transactions
         if (not names or transaction.state in wanted)
         and (not ids or transaction.producer_id in ids)
-        # An id that has never begun a transaction passes, as in Kafka: its start is -1.
-        and (duration_ms < 0 or now.steady_ms - transaction.start_steady_ms > duration_ms)
+        and (duration_ms < 0 or _is_older(transaction, duration_ms, now))
         and (matcher is None or matcher.fullmatch(transaction.transactional_id))
     )
     return Listing(unknown_states=unknown, transactions=found)
+
+
+def _is_older(transaction: Transaction, duration_ms: int, now: Now) -> bool:
+    # In Kafka the start of an id without a transaction is -1 by the wall clock: long ago.
+    started_ms = transaction.start_steady_ms
+    return started_ms < 0 or now.steady_ms - started_ms > duration_ms

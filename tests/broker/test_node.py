@@ -234,3 +234,17 @@ def test_a_partition_that_is_offline_delays_the_end_but_not_the_decision(driver)
     driver.node.delete_topic(driver.node.topics.get("u"), driver.now)
 
     assert driver.end("orders", pair).error_code == 0
+
+
+@pytest.mark.parametrize("is_offline", [False, True])
+def test_an_abort_by_force_is_in_the_log_when_it_is_decided(driver, caplog, is_offline):
+    pair = driver.begin("orders", enable_2pc=True)
+    if is_offline:
+        driver.node.find_log("t", 0).take_offline("for this test")
+
+    with caplog.at_level("WARNING"):
+        driver.init("orders")
+
+    (line,) = [record.getMessage() for record in caplog.records if "force" in record.getMessage()]
+    assert f"producer_id={pair[0]}, producer_epoch={pair[1]}" in line
+    assert "'orders'" in line

@@ -102,6 +102,21 @@ def test_two_phase_needs_transaction_version_2(old_broker, new_talk, flags):
     assert new_talk(old_broker).init(6, **flags)["error_code"] == UNSUPPORTED_VERSION
 
 
+def test_requests_of_version_2_need_a_cluster_that_has_moved_on(old_broker, new_talk):
+    """At level 0 Kafka's records have no room for what version 2 must remember (KIP-890)."""
+    talk = new_talk(old_broker)
+    pair = talk.begin()
+
+    assert talk.produce(pair, 12) == UNSUPPORTED_VERSION
+    assert talk.commit_offsets(pair, 5) == UNSUPPORTED_VERSION
+    assert talk.end(pair, 5, commit=False)[0] == UNSUPPORTED_VERSION
+    assert talk.end(pair, 5, commit=True)[0] == INVALID_STATE  # nothing began
+    assert talk.add_partitions(pair, 3) == [NONE]
+    assert talk.end(pair, 5, commit=True)[0] == UNSUPPORTED_VERSION
+    assert talk.produce(pair, 11) == NONE
+    assert talk.end(pair, 4, commit=True)[0] == NONE
+
+
 @pytest.mark.two_phase
 def test_two_phase_switched_off(forbidding_broker, new_talk):
     talk = new_talk(forbidding_broker)

@@ -138,7 +138,7 @@ def test_used_up_epochs_with_another_expected_epoch_are_fenced():
 @pytest.mark.parametrize(("version", "two_phase"), [(0, False), (2, False), (2, True)])
 def test_over_an_ongoing_transaction_it_aborts_and_answers_in_one_decision(version, two_phase):
     bench = Bench(transaction_version=version)
-    pair = bench.begin(epoch=5, two_phase=two_phase)
+    pair = bench.begin(epoch=5, two_phase=two_phase, tv2=version == 2)
 
     decision = ok(bench.init())
 
