@@ -4,8 +4,9 @@
 
 The broker reaches the disk only through `os`, so replacing these functions in its process enumerates
 every durable call without a compiler or ptrace. `--counter` names a file that gets a line for every
-call, so that a run without `--at` learns which there are. `--looks-ms` lets the broker ask that often
-whether a checkpoint is due, so that a short life has many.
+call, so that a run without `--at` learns which there are. `--after` starts counting only once that file
+exists, so that a test can arm the fault in the middle of a scenario. `--looks-ms` lets the broker ask
+that often whether a checkpoint is due, so that a short life has many.
 
 kill: die before the call. half: write half of the bytes, then die. eio, enospc: the call fails.
 """
@@ -27,10 +28,11 @@ _real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in DURA
 class Fault:
     """Counts durable calls and spoils one of them."""
 
-    def __init__(self, at: int, how: str, counter: str) -> None:
+    def __init__(self, at: int, how: str, counter: str, after: str | None) -> None:
         self._at = at
         self._how = how
         self._counter = os.open(counter, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._after = after
         self._seen = 0
 
     def install(self) -> None:
@@ -41,6 +43,8 @@ class Fault:
         real = _real[name]
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if self._after is not None and not os.path.exists(self._after):
+                return real(*args, **kwargs)
             self._seen += 1
             os.write(self._counter, f"{name}\n".encode())
             if self._seen == self._at:
@@ -65,10 +69,11 @@ def main() -> None:
     parser.add_argument("--at", type=int, default=0)
     parser.add_argument("--how", choices=("kill", "half", "eio", "enospc"), default="kill")
     parser.add_argument("--counter", required=True)
+    parser.add_argument("--after")
     parser.add_argument("--looks-ms", type=int)
     split = sys.argv.index("--")
     options = parser.parse_args(sys.argv[1:split])
-    Fault(options.at, options.how, options.counter).install()
+    Fault(options.at, options.how, options.counter, options.after).install()
 
     from dualwrite.broker import node
     from dualwrite.cli import main as command_line
