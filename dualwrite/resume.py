@@ -113,11 +113,11 @@ class Resume:
         yield from call(producer.init_transactions, keep_prepared_txn=False)
         around.at("initialised")
         yield from recall(around, slot)
-        slot.is_ready = True
         if lost:
             yield from self._send_again(slot, kept)
         elif kept:
             yield from call(around.store.forget_messages, slot.transactional_id, state)
+        slot.is_ready = True
         slot.is_claimed = False
 
     def _end_decided(self, kafka_id: str, state: PreparedTxnState, has_copy: bool) -> Steps[bool]:
@@ -188,11 +188,12 @@ class Resume:
         unit = Unit(slot, local)
         unit.buffer.entries += [decode(data) for data in kept]
         unit.opened_at = time.monotonic()
+        slot.is_ready = True  # for this transaction, which takes it out of that state
         try:
             unit.state = yield from self.send(unit)
-            yield from self.remember(unit)
+            yield from slot.under_fence(self.remember(unit))
             yield from call(local.commit)
-        except Exception:
+        except BaseException:
             yield from call(local.rollback)
             raise
         yield from self.commit(slot, unit.state)

@@ -8,9 +8,14 @@ interruption at any point leaves a slot that recovery will look at.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
+from dualwrite.errors import Fenced
 from dualwrite.producer import TwoPhaseProducer
+from dualwrite.steps import Steps
 from dualwrite.store import Claim
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +47,14 @@ class Slot:
         self.is_ready = False
         self.is_claimed = False
         return self.producer
+
+    def under_fence(self, steps: Steps[T]) -> Steps[T]:
+        """Ask the store for what it does for the newest claim only; its `Fenced` is final."""
+        try:
+            return (yield from steps)
+        except Fenced:
+            self.is_lost = True
+            raise
 
 
 @dataclass(slots=True)

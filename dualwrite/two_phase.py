@@ -15,7 +15,7 @@ from itertools import groupby
 
 from dualwrite.admin import TransactionDescription
 from dualwrite.content import Row
-from dualwrite.errors import ConfigurationError, Fenced, HeuristicAbort, InvalidTxnState
+from dualwrite.errors import ConfigurationError, HeuristicAbort, InvalidTxnState
 from dualwrite.outcome import Finding, examine
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.producer import TwoPhaseProducer
@@ -101,48 +101,45 @@ class TwoPhase:
         around.at("recalled")
         ongoing = producer.prepared_txn_state
         finding = examine(state, ongoing, described.last_finished if described else None)
-        yield from self._complete(slot, producer, state, finding)
+        yield from self._complete(producer, state, finding)
         around.at("recovered")
         if ongoing.has_transaction:
             around.recovered(slot.transactional_id, ongoing, committed=ongoing == state)
-        if finding in (Finding.DATABASE_BEHIND, Finding.FORGOTTEN):
-            resumed = resumable_id(slot.transactional_id, slot.claim.state_fence)
-            if (yield from call(around.kafka.describe, resumed)) is not None:
-                return  # the state is of a transaction in resume mode, under that id
-        yield from judge(around, slot, state, finding, described)
+        if not (yield from self._is_of_resume_mode(slot, finding)):
+            yield from judge(around, slot, state, finding, described)
+        slot.is_ready = True
 
     def _complete(
-        self, slot: Slot, producer: TwoPhaseProducer, state: PreparedTxnState, finding: Finding
+        self, producer: TwoPhaseProducer, state: PreparedTxnState, finding: Finding
     ) -> Steps[None]:
         try:
             yield from call(producer.complete_transaction, state)
         except HeuristicAbort:
             if finding is not Finding.HEURISTIC_ABORT:
                 raise
-        slot.is_ready = True
+
+    def _is_of_resume_mode(self, slot: Slot, finding: Finding) -> Steps[bool]:
+        """Whether the state is of a transaction in resume mode, which has an id of its own."""
+        if finding not in (Finding.DATABASE_BEHIND, Finding.FORGOTTEN):
+            return False
+        resumed = resumable_id(slot.transactional_id, slot.claim.state_fence)
+        return (yield from call(self._around.kafka.describe, resumed)) is not None
 
 
 def claim_again(around: Surroundings, slot: Slot) -> Steps[None]:
     """Claim the slot unless its claim is fresh, and only if the fence is still ours."""
     if slot.is_claimed:
         return
-    try:
-        slot.claim = yield from call(
-            around.store.claim, slot.transactional_id, slot.fence, owner=around.owner_name
-        )
-    except Fenced:
-        slot.is_lost = True
-        raise
+    slot.claim = yield from slot.under_fence(
+        call(around.store.claim, slot.transactional_id, slot.fence, owner=around.owner_name)
+    )
     slot.is_claimed = True
 
 
 def recall(around: Surroundings, slot: Slot) -> Steps[PreparedTxnState]:
     """Read the state under the own fence."""
-    try:
-        return (yield from call(around.store.recall, slot.transactional_id, slot.fence))
-    except Fenced:
-        slot.is_lost = True
-        raise
+    read = call(around.store.recall, slot.transactional_id, slot.fence)
+    return (yield from slot.under_fence(read))
 
 
 def bind_cluster(around: Surroundings, slot: Slot) -> Steps[None]:
@@ -151,7 +148,8 @@ def bind_cluster(around: Surroundings, slot: Slot) -> Steps[None]:
     if bound == around.cluster_id:
         return
     around.check_cluster(slot.transactional_id, bound)
-    yield from call(around.store.bind_cluster, slot.transactional_id, slot.fence, around.cluster_id)
+    store, name = around.store, slot.transactional_id
+    yield from slot.under_fence(call(store.bind_cluster, name, slot.fence, around.cluster_id))
 
 
 def replace_producer(
@@ -191,7 +189,6 @@ def judge(
         case Finding.HEURISTIC_ABORT:
             yield from _report_heuristic_abort(around, name, state, finished.cause)  # type: ignore[union-attr]
         case Finding.DATABASE_BEHIND if not around.adopt:
-            slot.is_ready = False
             raise ConfigurationError(
                 f"{name}: Kafka has committed {finished and finished.pair}, the store remembers"
                 f" {state}: it was restored or has lost commits, or another program uses the id;"

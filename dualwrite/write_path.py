@@ -144,11 +144,7 @@ class WritePath:
             unit.slot.is_ready = True
 
     def _remember(self, unit: Unit) -> Steps[None]:
-        try:
-            yield from self._mode.remember(unit)
-        except Fenced:
-            unit.slot.is_lost = True
-            raise
+        yield from unit.slot.under_fence(self._mode.remember(unit))
         self._around.at("remembered")
 
     def _decide(self, unit: Unit) -> Steps[None]:

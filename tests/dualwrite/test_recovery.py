@@ -378,3 +378,78 @@ def test_slot_whose_claim_was_made_unnoticed_is_claimed_again(world, once_unavai
             world.order(tx, 1)
 
         wait_until(lambda: world.records() == [1])
+
+
+def test_slot_that_was_lost_before_its_first_recovery_is_replaced(world):
+    """An instance stood still between its first claim and what follows, and was overtaken."""
+
+    class Overtaken(SqlStore):
+        def bind_cluster(self, transactional_id, fence, cluster_id):
+            if not overtaken:
+                overtaken.append(transactional_id)
+                self.lease(FOREIGN_OWNER, 3600)
+                self.claim(transactional_id, owner=FOREIGN_OWNER)
+            super().bind_cluster(transactional_id, fence, cluster_id)
+
+    overtaken = []
+    store = Overtaken(world.engine, table=world.state_table)
+    with world.writer(store=store, slots=1, lease_seconds=0.5) as dw, dw.transaction() as tx:
+        world.order(tx, 1)
+
+    assert tx.outcome.slot not in overtaken
+    world.assert_agree([1])
+
+
+class FailingTwice(SqlStore):
+    """Two calls in a row get no answer."""
+
+    failing = ""
+
+    def _once_more(self, name):
+        if self.failing == name and self.failures < 2:
+            self.failures += 1
+            raise StoreUnavailable("the database did not answer")
+
+    failures = 0
+
+    def record_heuristic(self, heuristic):
+        self._once_more("record_heuristic")
+        super().record_heuristic(heuristic)
+
+    def forget_messages(self, transactional_id, state):
+        self._once_more("forget_messages")
+        super().forget_messages(transactional_id, state)
+
+
+def test_heuristic_abort_that_could_not_be_written_down_is_found_again(world):
+    def on_step(name):
+        if name == "committed" and not store.failing:
+            store.failing = "record_heuristic"
+            with admin_of(world) as admin:
+                admin.force_terminate_transaction(f"{world.app}-0")
+
+    store = FailingTwice(world.engine, table=world.state_table)
+    with world.writer(store=store, slots=1, lease_seconds=0.5, on_step=on_step) as dw:
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+        assert tx.outcome.kafka == "pending"
+        with dw.transaction() as other:
+            world.order(other, 2)
+
+    assert store.failures == 2
+    assert [str(each.state) for each in world.store.heuristics()] == [tx.outcome.txn]
+    assert world.records() == [2]
+
+
+def test_slot_of_resume_mode_whose_recovery_fails_half_way_comes_back(world):
+    store = FailingTwice(world.engine, table=world.state_table)
+    store.failing = "forget_messages"
+    with world.writer(store=store, slots=1, lease_seconds=0.5, mode="resume") as dw:
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+        assert tx.outcome.kafka == "pending"
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+
+    assert store.failures == 2
+    world.assert_agree([1, 2])
