@@ -97,13 +97,8 @@ class Resume:
         yield from claim_again(around, slot)
         around.at("claimed")
         yield from bind_cluster(around, slot)
-        decided = resumable_id(slot.transactional_id, slot.claim.state_fence)
         state = slot.claim.state
-        kept: list[bytes] = []
-        if state.has_transaction:
-            name = slot.transactional_id
-            kept = yield from call(around.store.kept_messages, name, state)
-        lost = yield from self._end_decided(decided, state, bool(kept))
+        kept, is_lost = yield from self._end_decided(slot, state)
         yield from self._end_two_phase(slot)
         yield from self._abort_open(slot)
         producer = yield from replace_producer(
@@ -113,35 +108,51 @@ class Resume:
         yield from call(producer.init_transactions, keep_prepared_txn=False)
         around.at("initialised")
         yield from recall(around, slot)
-        if lost:
+        if is_lost:
             yield from self._send_again(slot, kept)
         elif kept:
             yield from call(around.store.forget_messages, slot.transactional_id, state)
         slot.is_ready = True
         slot.is_claimed = False
 
-    def _end_decided(self, kafka_id: str, state: PreparedTxnState, has_copy: bool) -> Steps[bool]:
-        """Commit the remembered transaction if it is open; True if it was timed out instead."""
-        if not state.has_transaction or not has_copy:
-            return False  # without a copy, its end was acknowledged
+    def _end_decided(self, slot: Slot, state: PreparedTxnState) -> Steps[tuple[list[bytes], bool]]:
+        """Commit the remembered transaction if it is open.
+
+        Gives the copy, if it is still there, and whether it must be sent again.
+        """
+        if not state.has_transaction:
+            return [], False
         around = self._around
-        described = yield from call(around.kafka.describe, kafka_id)
-        found = _fate(state, described)
+        kafka_id = resumable_id(slot.transactional_id, slot.claim.state_fence)
+        found, kept = yield from self._look_at_decided(slot, kafka_id, state)
         if found is Fate.OPEN:
             try:
                 yield from call(around.kafka.end_txn, kafka_id, state, True)
             except KafkaError:
                 # It may have timed out since it was described; the coordinator knows.
-                described = yield from call(around.kafka.describe, kafka_id)
-                found = _fate(state, described)
+                found, kept = yield from self._look_at_decided(slot, kafka_id, state)
                 if found is Fate.OPEN:
                     raise
             else:
                 around.recovered(kafka_id, state, committed=True)
-                return False
         if found is Fate.DOUBT:
             around.alarm("decided_but_not_proven", kafka_id, state)
-        return found is Fate.ABORTED
+        return kept, found is Fate.ABORTED
+
+    def _look_at_decided(
+        self, slot: Slot, kafka_id: str, state: PreparedTxnState
+    ) -> Steps[tuple[Fate, list[bytes]]]:
+        """What became of it, and its copy, which is read last.
+
+        An owner that was overtaken may still go on, up to where the database fences it. A copy that is
+        there afterwards proves that it had not begun its next transaction when Kafka was asked.
+        """
+        described = yield from call(self._around.kafka.describe, kafka_id)
+        name = slot.transactional_id
+        kept = yield from call(self._around.store.kept_messages, name, state)
+        if not kept:
+            return Fate.COMMITTED, []  # its end was acknowledged
+        return _fate(state, described), kept
 
     def _end_two_phase(self, slot: Slot) -> Steps[None]:
         """End what the slot left open when it was used in two-phase mode, under its bare id.

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from dualwrite import ConfigurationError, RetryableError, TransactionAdmin, TwoPhaseProducer
+from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import Broker
 from dualwrite.failures import UnsupportedByBroker
 from dualwrite.kept_messages import encode
@@ -72,6 +73,14 @@ class CrashedInResume:
         store.remember(local.handle, self.slot, self.state, self.claim.fence)
         local.commit()
         return self
+
+    def go_on(self):
+        """Its Kafka commit was acknowledged; the next transaction is fenced by the database."""
+        self.world.store.forget_messages(self.slot, self.state)
+        if self.producer.transaction_version < 2:
+            self.producer.bump_epoch()
+        self.produce(self.number + 1)
+        self.producer.abort_transaction()
 
     def die(self):
         self.producer.close(leave_open=True)
@@ -259,6 +268,29 @@ def test_doubt_is_an_alarm_and_never_a_resend(world, caplog):
         assert world.records() == []
 
     assert "event=decided_but_not_proven" in caplog.text
+
+
+def test_owner_that_goes_on_while_its_slot_is_recovered_is_not_taken_for_one_that_timed_out(world):
+    """Without Transactions V2 its next transaction, aborted, looks like the decided one timed out."""
+
+    class SeenEarly(SqlStore):
+        def kept_messages(self, transactional_id, state):
+            found = super().kept_messages(transactional_id, state)
+            if transactional_id == owner.slot and not gone_on:
+                gone_on.append(transactional_id)
+                owner.go_on()
+            return found
+
+    owner = CrashedInResume(world).produce(1).decide()
+    owner.producer.commit_transaction()
+    gone_on = []
+    store = SeenEarly(world.engine, table=world.state_table)
+    with resuming(world, store=store) as dw, dw.transaction() as tx:
+        world.order(tx, 3)
+
+    assert gone_on
+    owner.die()
+    world.assert_agree([1, 3])
 
 
 def test_too_little_time_before_commit_undoes_both(world):
