@@ -26,22 +26,23 @@ def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Steps[T
 def run(steps: Steps[T]) -> T:
     """Drive a conversation with blocking calls.
 
-    Whatever a call raises, KeyboardInterrupt among it, is raised inside the conversation, which
-    alone knows what it means there.
+    Whatever a call raises is raised inside the conversation, which alone knows what it means there,
+    and so is an interrupt that strikes here, between two calls.
     """
-    try:
-        step = next(steps)
-        while True:
-            try:
+    result: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            while True:
+                step = steps.send(result) if error is None else steps.throw(error)
+                error = None
                 result = step()
-            except BaseException as error:  # noqa: BLE001 - the conversation judges it
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as done:
-        return cast(T, done.value)
-    finally:
-        steps.close()
+        except BaseException as raised:
+            if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
+                if isinstance(raised, StopIteration):
+                    return cast(T, raised.value)
+                raise
+            error = raised
 
 
 async def run_async(steps: Steps[T], is_stopped: Callable[[], bool] = lambda: False) -> T:

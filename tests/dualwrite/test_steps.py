@@ -1,6 +1,9 @@
 """One conversation, two drivers."""
 
+import _thread
 import asyncio
+import signal
+from functools import partial
 
 import pytest
 
@@ -44,6 +47,30 @@ def test_whatever_a_call_raises_is_raised_inside_the_conversation(kind):
         run(conversation(log, fail))
 
     assert log == [kind.__name__, "undone"]
+
+
+def test_interrupt_between_two_calls_is_raised_inside_the_conversation():
+    """It strikes when the next call is named and not made yet: what was done must be undone."""
+    log = []
+    step = partial(log.append, "made")
+
+    def interrupted():
+        try:
+            # In C, so that Python looks for signals only when the conversation has yielded.
+            for _ in map(_thread.interrupt_main, [signal.SIGINT]):
+                yield step
+        except KeyboardInterrupt:
+            yield from call(log.append, "undone")
+            raise
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(interrupted())
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert log == ["undone"]
 
 
 def test_stop_is_raised_between_two_calls():
