@@ -2,6 +2,7 @@
 
 import threading
 from collections import deque
+from contextlib import suppress
 
 from dualwrite.slot_pool import Slot
 from dualwrite.transaction import Unit
@@ -35,10 +36,11 @@ class SlotQueue:
         """A ready slot or a unit to finish; None if neither came in time."""
         if not self._filled.acquire(timeout=seconds):
             return None
-        try:
-            return self._ready.pop()
-        except IndexError:
-            return self._ending.popleft()
+        while True:  # there is one for everybody who got here, in the one place or in the other
+            with suppress(IndexError):
+                return self._ready.pop()
+            with suppress(IndexError):
+                return self._ending.popleft()
 
     def take_ending(self) -> Unit | None:
         """The oldest unit to finish, if there is one."""
