@@ -34,7 +34,7 @@ from dualwrite.store import AsyncStore, LocalTransaction, Store, check_store
 from dualwrite.surroundings import Kafka, Surroundings
 from dualwrite.transaction import Block, Unit
 from dualwrite.upkeep import Leaser, Upkeep
-from dualwrite.write_path import WritePath, ends_quietly
+from dualwrite.write_path import WritePath, ends_quietly, raise_named
 from dualwrite.writer_settings import KafkaCommit, ModeName, WriterSettings
 
 T = TypeVar("T")
@@ -315,9 +315,9 @@ class _Opened:
             slot.is_claimed = slot.is_ready = False
             try:
                 await run_async(self.upkeep.mode.recover(slot))
-            except BaseException:
+            except BaseException as error:  # noqa: BLE001 - raised again, under a better name
                 self._give_back(slot)
-                raise
+                raise_named(error)
         return slot
 
     def _give_back(self, slot: Slot) -> None:

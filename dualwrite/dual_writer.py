@@ -30,7 +30,7 @@ from dualwrite.store import Store, check_store
 from dualwrite.surroundings import Surroundings
 from dualwrite.transaction import Block, TransactionView, Unit
 from dualwrite.upkeep import StoreLeaser, Upkeep
-from dualwrite.write_path import WritePath, ends_quietly
+from dualwrite.write_path import WritePath, ends_quietly, raise_named
 from dualwrite.writer_settings import KafkaCommit, ModeName, WriterSettings
 
 T = TypeVar("T")
@@ -358,9 +358,9 @@ class _Opened:
         slot.is_claimed = slot.is_ready = False
         try:
             run(self.upkeep.mode.recover(slot))
-        except BaseException:
+        except BaseException as error:  # noqa: BLE001 - raised again, under a better name
             self.give_back(slot)
-            raise
+            raise_named(error)
 
     def _give(self, slot: Slot) -> None:
         slot.used_at = time.monotonic()

@@ -1,5 +1,6 @@
 """Lost answers, dead servers and interruptions: what is unknown stays undecided (T4, T23)."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -8,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 
-from dualwrite import OutcomeUnknown, RetryableError
+from dualwrite import OutcomeUnknown, RetryableError, async_dual_writer, dual_writer
 from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import BrokerProcess
 from dualwrite.failures import KafkaTimeout
@@ -322,6 +323,60 @@ def test_t23_broker_that_is_down_fails_fast_and_everything_heals(tmp_path):
             broker.restart()
             dw.run(lambda tx: world.order(tx, 3))
         world.assert_agree([1, 3])
+        world.close()
+
+
+@pytest.fixture
+def always_idle(monkeypatch):
+    """Every slot was idle for so long that its id may have been forgotten."""
+    monkeypatch.setattr(dual_writer, "IDLE_SECONDS_MAX", -1)
+    monkeypatch.setattr(async_dual_writer, "IDLE_SECONDS_MAX", -1)
+
+
+@pytest.mark.usefixtures("always_idle")
+def test_t12_slot_that_was_idle_is_recovered_before_it_is_used(sqlite_world):
+    world = sqlite_world
+
+    async def write_async():
+        async with world.async_writer(slots=1) as dw:
+            for number in (3, 4):
+                async with dw.transaction() as tx:
+                    await world.async_order(tx, number)
+
+    with world.writer(slots=1) as dw:
+        fence = world.store.row(f"{world.app}-0").fence
+        for number in (1, 2):
+            with dw.transaction() as tx:
+                world.order(tx, number)
+        assert world.store.row(tx.slot).fence == fence + 2
+    asyncio.run(write_async())
+
+    world.assert_agree([1, 2, 3, 4])
+
+
+@pytest.mark.usefixtures("always_idle")
+def test_idle_slot_that_cannot_be_recovered_is_an_error_to_run_again(tmp_path):
+    quick = {"max.block.ms": 1000, "request.timeout.ms": 500}
+
+    async def write_async():
+        async with world.async_writer(config=quick, slots=1) as dw:
+            await dw.run(lambda tx: world.async_order(tx, 2))
+            broker.kill()
+            with pytest.raises(RetryableError):
+                async with dw.transaction() as tx:
+                    await world.async_order(tx, 3)
+
+    with BrokerProcess() as broker:
+        world = World(broker.bootstrap_servers, f"sqlite:///{tmp_path / 'down.db'}")
+        with world.writer(config=quick, slots=1) as dw:
+            dw.run(lambda tx: world.order(tx, 1))
+            broker.kill()
+            with pytest.raises(RetryableError), dw.transaction() as tx:
+                world.order(tx, 2)
+            broker.restart()
+        asyncio.run(write_async())
+        broker.restart()
+        world.assert_agree([1, 2])
         world.close()
 
 
