@@ -10,10 +10,11 @@ from typing import Any, Literal
 
 from dualwrite import recovery
 from dualwrite.admin import TransactionAdmin, TransactionDescription
-from dualwrite.errors import DualWriteError
+from dualwrite.errors import DualWriteError, Fenced
 from dualwrite.explanation import Explanation, explain
 from dualwrite.outcome import decide
 from dualwrite.owner import Owner
+from dualwrite.producer import TwoPhaseProducer
 from dualwrite.slot_ids import resumable_id
 from dualwrite.store import Heuristic, Store, StoreRow
 
@@ -87,6 +88,7 @@ def resolve(
 
 
 def terminate(
+    config: Mapping[str, Any],
     store: Store,
     admin: TransactionAdmin,
     transactional_id: str,
@@ -122,8 +124,37 @@ def terminate(
                 recorded_by=recorded_by,
             )
         )
-    admin.force_terminate_transaction(transactional_id)
+    _abort_exactly(config, store, admin, slot, claim.fence, described)
     store.release(slot, claim.fence)
+
+
+def _abort_exactly(
+    config: Mapping[str, Any],
+    store: Store,
+    admin: TransactionAdmin,
+    slot: str,
+    fence: int,
+    described: TransactionDescription,
+) -> None:
+    """Abort what was looked at and nothing else, whoever may claim the slot meanwhile.
+
+    An operator has no lease: a peer that takes over ends it, and may have decided the next one. So
+    this goes the way of recovery, where a newer claim fences every step.
+    """
+    name, pair = described.transactional_id, described.pair
+    if not described.is_two_phase:
+        admin.end_txn(name, pair.producer_id, pair.epoch, False)
+        return
+    two_phase = {"transactional.id": name, "transaction.two.phase.commit.enable": True}
+    with TwoPhaseProducer({**config, **two_phase}) as producer:
+        producer.init_transactions(keep_prepared_txn=True)
+        try:
+            store.recall(slot, fence)
+        except Fenced as error:
+            raise Refusal(f"{slot} was claimed by somebody else meanwhile") from error
+        if producer.prepared_txn_state != pair:
+            raise Refusal(f"{name} has nothing open any more of what was looked at")
+        producer.abort_transaction()
 
 
 def _require_open(admin: TransactionAdmin, transactional_id: str) -> TransactionDescription:

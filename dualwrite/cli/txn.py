@@ -206,7 +206,8 @@ def force_terminate(
         config = kafka_config(bootstrap_servers, command_config)
         with opened_store(store, table) as opened, _admin(reached(config)) as admin:
             try:
-                terminate(opened, admin, transactional_id, reason=reason if heuristic else "")
+                why = reason if heuristic else ""
+                terminate(config, opened, admin, transactional_id, reason=why)
             except Refusal as refusal:
                 typer.echo(f"refused: {refusal}", err=True)
                 return REFUSED

@@ -67,6 +67,7 @@ class Database:
         if not reason and not self._has_row(transactional_id):
             raise Refusal(NO_ROW)
         operations.terminate(
+            self._cluster.config,
             self._store,
             self._cluster.admin,
             transactional_id,

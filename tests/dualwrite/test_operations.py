@@ -9,16 +9,17 @@ from tests.dualwrite.test_resume import CrashedInResume
 
 
 class OvertakenAdmin(TransactionAdmin):
-    """Its first look at an id is outdated by the time anybody acts on it."""
+    """One of its looks at an id is outdated by the time anybody acts on it."""
 
-    def __init__(self, config, meanwhile):
+    def __init__(self, config, meanwhile, look=1):
         super().__init__(config)
-        self._meanwhile = meanwhile
+        self._meanwhile, self._looks_left = meanwhile, look
 
     def describe_transactions(self, ids):
         found = super().describe_transactions(ids)
-        meanwhile, self._meanwhile = self._meanwhile, lambda: None
-        meanwhile()
+        self._looks_left -= 1
+        if self._looks_left == 0:
+            self._meanwhile()
         return found
 
 
@@ -34,10 +35,33 @@ def test_forced_end_is_decided_from_what_is_open_behind_the_claim(sqlite_world):
 
     config = {"bootstrap.servers": world.bootstrap}
     with OvertakenAdmin(config, go_on) as admin, pytest.raises(Refusal, match="has committed"):
-        terminate(world.store, admin, owner.transactional_id)
+        terminate(config, world.store, admin, owner.transactional_id)
     owner.die()
     with world.writer():
         world.assert_agree([1, 2])
+
+
+def test_forced_end_never_strikes_what_a_peer_has_decided_behind_the_claim(sqlite_world):
+    """An operator has no lease, so a peer may take over from him, end the one and decide the next."""
+    world = sqlite_world
+    owner = CrashedInstance(world, f"{world.app}-0").prepare(1)
+    peers = []
+
+    def take_over():
+        peer = CrashedInstance(world, owner.transactional_id)
+        peer.producer.complete_transaction("")
+        peers.append(peer.prepare(2).decide())
+
+    config = {"bootstrap.servers": world.bootstrap}
+    with (
+        OvertakenAdmin(config, take_over, look=2) as admin,
+        pytest.raises(Refusal, match="claimed"),
+    ):
+        terminate(config, world.store, admin, owner.transactional_id)
+    owner.die()
+    peers[0].die()
+    with world.writer():
+        world.assert_agree([2])
 
 
 def test_forced_end_of_what_has_ended_meanwhile_is_refused(sqlite_world):
@@ -46,7 +70,7 @@ def test_forced_end_of_what_has_ended_meanwhile_is_refused(sqlite_world):
     config = {"bootstrap.servers": world.bootstrap}
     end = owner.producer.abort_transaction
     with OvertakenAdmin(config, end) as admin, pytest.raises(Refusal, match="nothing open"):
-        terminate(world.store, admin, owner.transactional_id)
+        terminate(config, world.store, admin, owner.transactional_id)
     owner.die()
     assert world.store.row(owner.transactional_id).owner == ""
 
