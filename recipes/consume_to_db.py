@@ -25,7 +25,6 @@ from sqlalchemy import (
     Engine,
     Integer,
     MetaData,
-    String,
     Table,
     insert,
     select,
@@ -34,6 +33,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from dualwrite.adapters.sql.tables import BinaryText
 from dualwrite.errors import ConfigurationError, Fenced
 from dualwrite.recipes.consume_transform_produce import consumer_config, next_offsets
 
@@ -58,8 +58,8 @@ class Positions:
         return Table(
             table,
             metadata,
-            Column("group_id", String(200), primary_key=True),
-            Column("topic", String(249), primary_key=True),
+            Column("group_id", BinaryText(255), primary_key=True),
+            Column("topic", BinaryText(255), primary_key=True),
             Column("partition_number", Integer, primary_key=True),
             Column("next_offset", BigInteger, nullable=False),
             Column("fence", BigInteger, nullable=False),

@@ -15,13 +15,16 @@ send the same thing twice. Ids are kept for as long as duplicates may come: `for
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Column, DateTime, Engine, MetaData, String, Table, delete, insert, select
+from sqlalchemy import Column, DateTime, Engine, MetaData, Table, delete, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.orm import Session
 
+from dualwrite.adapters.sql.tables import BinaryText
 from dualwrite.errors import ConfigurationError
 
 TABLE = "kafka_seen_messages"
+CONSUMER_BYTES_MAX = 100
+ID_BYTES_MAX = 200
 
 
 class SeenMessages:
@@ -38,8 +41,8 @@ class SeenMessages:
         return Table(
             table,
             metadata,
-            Column("consumer", String(100), primary_key=True),
-            Column("message_id", String(200), primary_key=True),
+            Column("consumer", BinaryText(CONSUMER_BYTES_MAX), primary_key=True),
+            Column("message_id", BinaryText(ID_BYTES_MAX), primary_key=True),
             Column("seen_at", DateTime(timezone=True), nullable=False, index=True),
         )
 
@@ -48,8 +51,10 @@ class SeenMessages:
 
         Waits for another transaction that has written the same id and is still open.
         """
-        if not message_id or len(message_id) > 200:
-            raise ConfigurationError("a message id must have 1 to 200 characters")
+        # MySQL's INSERT IGNORE would cut it off, and take another one for it.
+        for name, most in ((consumer, CONSUMER_BYTES_MAX), (message_id, ID_BYTES_MAX)):
+            if not 1 <= len(name.encode()) <= most:
+                raise ConfigurationError(f"must have 1 to {most} bytes: {name!r}")
         seen_at = datetime.now(UTC)
         row = {"consumer": consumer, "message_id": message_id, "seen_at": seen_at}
         statement = self._insert_if_new(session).values(row)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
-from sqlalchemy import text
+from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 from dualwrite import ConfigurationError, Fenced
@@ -164,3 +164,24 @@ def test_message_is_acted_upon_once(world):
         later = datetime.now(UTC) + timedelta(days=1)
         assert seen.forget_before(session, later) == 1
     assert world.rows() == [1]
+
+
+def test_mysql_tells_names_apart_that_differ_in_case_only(mysql_url):
+    """Its collations would take one message for another, which would then never be acted upon."""
+    engine = create_engine(mysql_url)
+    positions = Positions(engine, "group", position_table())
+    positions.create()
+    assert [positions.claim((topic, 0))[0] for topic in ("orders", "Orders", "orders ")] == [
+        1,
+        1,
+        1,
+    ]
+    seen = SeenMessages(engine, "seen_" + uuid.uuid4().hex[:8], create=True)
+    with Session(engine) as session, session.begin():
+        assert all(seen.first_time(session, "c", name) for name in ("id-a", "ID-A", "id-a "))
+        assert not seen.first_time(session, "c", "id-a")
+        assert seen.has_seen(session, "c", "ID-A")
+        for consumer, name in (("c", "é" * 101), ("é" * 51, "id"), ("", "id")):
+            with pytest.raises(ConfigurationError):
+                seen.first_time(session, consumer, name)
+    engine.dispose()
