@@ -62,6 +62,17 @@ class SqlDialect(ABC):
     def join(self, connection: Connection) -> None:  # noqa: B027 - a hook that few databases need
         """Look at a connection that a dual write is about to use; refuse or force its settings."""
 
+    def mark(self, connection: Connection) -> None:  # noqa: B027 - a hook that few databases need
+        """Leave something in the transaction that is gone when it has ended by itself."""
+
+    def is_marked(self, connection: Connection) -> bool:
+        """Asked once, right before COMMIT: is it still the transaction that was marked?"""
+        return True
+
+    def has_begun(self, connection: Connection) -> bool:
+        """Where it can be known at no cost: whether there is an open transaction."""
+        return False
+
     def begin_writing(self, connection: Connection) -> None:  # noqa: B027 - a hook that few databases need
         """Called once before the first flush of a transaction that the store began."""
 

@@ -17,7 +17,6 @@ class Guards:
         event.listen(engine, "commit", self._commit)
         event.listen(engine, "rollback", self._rollback)
         event.listen(engine, "before_cursor_execute", self._execute)
-        event.listen(engine, "savepoint", self._savepoint)
 
     def add(self, connection: Connection, transaction: SqlTransaction) -> None:
         self._open[connection] = transaction
@@ -32,10 +31,6 @@ class Guards:
     def _rollback(self, connection: Connection) -> None:
         if transaction := self._open.get(connection):
             transaction.before_rollback(connection)
-
-    def _savepoint(self, connection: Connection, name: str) -> None:
-        if transaction := self._open.get(connection):
-            transaction.before_savepoint(connection, name)
 
     def _execute(
         self,

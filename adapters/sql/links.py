@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Connection, Dialect, Engine
+from sqlalchemy import Connection, Dialect, Engine, TwoPhaseTransaction
 from sqlalchemy.orm import Session
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.dml import UpdateBase
@@ -63,7 +63,7 @@ class ConnectionLink:
     def check(self) -> None:
         if self.connection.in_nested_transaction():
             raise InvalidTxnState("a dual write ends the outermost transaction, not a SAVEPOINT")
-        _refuse_autocommit(self.connection)
+        _refuse_kind(self.connection)
 
     def is_doomed(self) -> bool:
         return _is_doomed(self.connection)
@@ -155,7 +155,7 @@ class SessionLink:
         used = getattr(self.session.get_transaction(), "_connections", {})
         if any(found is not self.connection for found in used if isinstance(found, Connection)):
             raise ConfigurationError("the session has transactions in more than one database")
-        _refuse_autocommit(self.connection)
+        _refuse_kind(self.connection)
 
     def is_doomed(self) -> bool:
         return _is_doomed(self.connection)
@@ -303,7 +303,10 @@ def _is_doomed(connection: Connection) -> bool:
     return status is not None and int(status) == IN_ERROR
 
 
-def _refuse_autocommit(connection: Connection) -> None:
+def _refuse_kind(connection: Connection) -> None:
+    """Refuse a transaction that an ordinary COMMIT does not end."""
+    if isinstance(connection.get_transaction(), TwoPhaseTransaction):
+        raise ConfigurationError("the database's own two-phase transactions cannot be dual writes")
     level = connection.get_execution_options().get("isolation_level")
     if level == "AUTOCOMMIT" or _is_autocommit(connection.connection.driver_connection):
         raise ConfigurationError("the connection is in autocommit mode: every statement is final")

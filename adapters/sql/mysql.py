@@ -23,11 +23,15 @@ _DENIED = (1044, 1045, 1142, 1143, 1290, 1792)
 _SURELY_ROLLED_BACK = (1020, 1062, 1213, 1451, 1452)
 
 _IMPLICIT_COMMIT = re.compile(
-    r"\s*(?:/\*.*?\*/\s*)*(?:ALTER|CREATE(?!\s+TEMPORARY)|DROP(?!\s+TEMPORARY)|RENAME|TRUNCATE"
-    r"|GRANT|REVOKE|LOCK\s+TABLES|UNLOCK\s+TABLES|BEGIN|START\s+TRANSACTION|COMMIT"
-    r"|SET\s+(?:SESSION\s+)?autocommit|ANALYZE|OPTIMIZE|REPAIR|FLUSH)\b",
+    r"(?:\s|/\*.*?\*/|(?:--\s|#)[^\n]*\n)*"
+    r"(?:ALTER|CREATE(?!\s+TEMPORARY)|DROP(?!\s+TEMPORARY)|RENAME|TRUNCATE"
+    r"|GRANT|REVOKE|LOCK\s+TABLES|UNLOCK\s+TABLES|BEGIN|START|STOP|COMMIT|XA"
+    r"|SET\s+[^'\"]*autocommit|SET\s+PASSWORD|CHANGE|INSTALL|UNINSTALL|IMPORT\s+TABLE"
+    r"|ANALYZE|CACHE|CHECK|FLUSH|LOAD\s+INDEX|OPTIMIZE|REPAIR|RESET)\b",
     re.IGNORECASE | re.DOTALL,
 )
+_MARK = "dualwrite_block"
+_NO_SAVEPOINT = (1305,)
 
 
 class MySql(SqlDialect):
@@ -54,6 +58,26 @@ class MySql(SqlDialect):
         finally:
             if not connection.invalidated:
                 _set_lock_wait(connection, int(before))
+
+    def mark(self, connection: Connection) -> None:
+        """Set a savepoint: a deadlock ends the whole transaction, and so does a procedure that commits.
+
+        Whatever is executed next then begins another one, and nobody is told.
+        """
+        connection.exec_driver_sql(f"SAVEPOINT {_MARK}")
+
+    def is_marked(self, connection: Connection) -> bool:
+        # By the driver's own cursor: whoever listens would take it for the application's.
+        cursor = connection.connection.cursor()
+        try:
+            cursor.execute(f"RELEASE SAVEPOINT {_MARK}")
+        except Exception as error:
+            if first_number(error, _NO_SAVEPOINT):
+                return False
+            raise
+        finally:
+            cursor.close()
+        return True
 
     def commits_implicitly(self, statement: str) -> bool:
         return _IMPLICIT_COMMIT.match(statement) is not None

@@ -84,6 +84,11 @@ class Sqlite(SqlDialect):
 
     def join(self, connection: Connection) -> None:
         """Force what can be forced: inside a transaction the pragma cannot be changed."""
+        if getattr(connection.connection.driver_connection, "autocommit", None) is True:
+            # Python 3.12's own mode, in which the driver's commit() and rollback() do nothing.
+            raise ConfigurationError(
+                "the connection is in autocommit mode: every statement is final"
+            )
         if _is_safe(connection):
             return
         if not _in_transaction(connection):
@@ -99,6 +104,10 @@ class Sqlite(SqlDialect):
         """Take the write lock late, and wait for it: it is the database's only one."""
         if not _in_transaction(connection):
             connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def has_begun(self, connection: Connection) -> bool:
+        """`ON CONFLICT ROLLBACK`, a trigger's `RAISE(ROLLBACK)` and a full disk end transactions."""
+        return _in_transaction(connection)
 
     def failure(self, error: BaseException) -> Failure:
         code = primary_code(error)

@@ -9,16 +9,14 @@ from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
 from dualwrite.adapters.sql.dialect import Failure, SqlDialect
+from dualwrite.adapters.sql.failures import translated
 from dualwrite.adapters.sql.links import Link, OwnLink, PsycopgLink, SessionLink
+from dualwrite.adapters.sql.savepoints import Savepoints
 from dualwrite.errors import ConfigurationError, InvalidTxnState, RetryableError
 from dualwrite.store import CommitUnknown, ResourceName
 
 log = logging.getLogger("dualwrite.adapters.sql")
 
-_SAVEPOINT = re.compile(r"\s*SAVEPOINT\s+[\"`]?(\w+)", re.IGNORECASE)
-_ROLLBACK_TO = re.compile(
-    r"\s*ROLLBACK\s+(?:WORK\s+|TRANSACTION\s+)?TO\s+(?:SAVEPOINT\s+)?[\"`]?(\w+)", re.IGNORECASE
-)
 _ENDS = re.compile(
     r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
     r"(?:COMMIT|END|ABORT|PREPARE\s+TRANSACTION|ROLLBACK(?!\s+(?:WORK\s+|TRANSACTION\s+)?TO\b))\b",
@@ -54,11 +52,13 @@ class SqlTransaction:
         self._close = close
         self._is_own = is_own
         self.reads_from_snapshot = reads_from_snapshot
-        self._watchers: list[tuple[Callable[[str], None], Callable[[str], None]]] = []
+        self._savepoints = Savepoints()
         self._listening: list[tuple[object, str, Callable[..., object]]] = []
         self._is_ending = False
         self._is_over = False
-        self._was_ended_by_user = False
+        self._was_ended = False
+        """By somebody else: the user, or the database."""
+        self._has_begun = False
         self._commit_sent = False
         self._commit_done = False
         self._guard()
@@ -70,8 +70,10 @@ class SqlTransaction:
     @property
     def link(self) -> Link:
         """Where the store's own statements go; `InvalidTxnState` if there is nothing open."""
-        if self._is_over or self._was_ended_by_user:
+        if self._is_over:
             raise InvalidTxnState("the local transaction has already been ended")
+        if self._was_ended:
+            raise InvalidTxnState("the local transaction was ended by itself, or in the block")
         return self._link
 
     def resource(self, name: ResourceName) -> object:
@@ -85,15 +87,17 @@ class SqlTransaction:
     def watch_savepoints(
         self, opened: Callable[[str], None], rolled_back: Callable[[str], None]
     ) -> None:
-        # psycopg shows its savepoints to nobody. SQLAlchemy's own event comes before it has chosen
-        # a name, and raw SQL fires none; the statement is what all of them have in common.
-        self._watchers.append((opened, rolled_back))
+        # psycopg shows its savepoints to nobody.
+        self._savepoints.watch(opened, rolled_back)
 
     def flush(self) -> None:
         if isinstance(self._link, PsycopgLink) and not self._link.is_marked():
-            self._was_ended_by_user = True
-        if self._is_own and self._link.connection is not None:
-            self._dialect.begin_writing(self._link.connection)
+            self._was_ended = True
+        connection = self._link.connection
+        if connection is not None:
+            self._look(connection)
+            if self._is_own:
+                self._dialect.begin_writing(connection)
         self.link.flush()
 
     def commit(self) -> None:
@@ -160,6 +164,7 @@ class SqlTransaction:
 
     def _guard(self) -> None:
         if isinstance(self._link, OwnLink):
+            self._dialect.mark(self._link.connection)
             self._link.watcher = self  # its connection has listeners already (`Guards`)
             return
         if isinstance(self._link, PsycopgLink):
@@ -167,10 +172,10 @@ class SqlTransaction:
         connection = self._link.connection
         if connection is None:
             return
+        self._dialect.mark(connection)
         self._listen(connection, "commit", self.before_commit)
         self._listen(connection, "rollback", self.before_rollback)
         self._listen(connection, "before_cursor_execute", self.before_execute)
-        self._listen(connection, "savepoint", self.before_savepoint)
         if isinstance(self._link, SessionLink):
             self._listen(self._link.session, "after_begin", self.after_begin)
             self._listen(self._link.session, "after_commit", self.after_commit, insert=True)
@@ -183,18 +188,27 @@ class SqlTransaction:
 
     # What happens on the connection and in the session.
 
-    def before_commit(self, _: Connection) -> None:
+    def before_commit(self, connection: Connection) -> None:
         if not self._is_ending:
             raise InvalidTxnState("commit() inside a dual write: leaving the block commits")
+        # Here, because hooks of the session have run since the last statement of ours.
+        self._look(connection)
+        if self._link.is_doomed():
+            raise InvalidTxnState("a statement of this transaction had failed")
+        with translated(self._dialect, "preparing COMMIT"):
+            self._was_ended |= not self._dialect.is_marked(connection)
+        _ = self.link
         self._commit_sent = True
 
-    def before_savepoint(self, connection: Connection, _: str) -> None:
-        # pysqlite begins no transaction for a SAVEPOINT: its release would then be final.
-        self._dialect.begin_writing(connection)
+    def _look(self, connection: Connection) -> None:
+        """Notice that the transaction has ended by itself: what was done in it is gone, or final."""
+        has_begun = self._dialect.has_begun(connection)
+        self._was_ended |= self._has_begun and not has_begun
+        self._has_begun = has_begun
 
     def before_rollback(self, _: Connection) -> None:
         if not self._is_ending:
-            self._was_ended_by_user = True
+            self._was_ended = True
 
     def after_commit(self, session: Session) -> None:
         self._commit_done = self._commit_sent
@@ -205,18 +219,17 @@ class SqlTransaction:
 
     def before_execute(
         self,
-        _: Connection,
-        __: object,
+        connection: Connection,
+        _: object,
         statement: str,
         parameters: object,
         context: object,
         executemany: bool,
     ) -> None:
-        for opened, rolled_back in self._watchers:
-            if savepoint := _SAVEPOINT.match(statement):
-                opened(savepoint[1])
-            elif rollback := _ROLLBACK_TO.match(statement):
-                rolled_back(rollback[1])
+        self._look(connection)
+        if self._savepoints.see(statement):
+            # pysqlite begins no transaction for a SAVEPOINT: its release would then be final.
+            self._dialect.begin_writing(connection)
         if _ENDS.match(statement) or self._dialect.commits_implicitly(statement):
             raise InvalidTxnState(
                 f"this statement would end the transaction by itself: {statement[:60]}"

@@ -1,13 +1,15 @@
 """SQLite: its one write lock, and a default that loses the last commit at a power loss."""
 
 import sqlite3
+import sys
 
 import pytest
 from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import IntegrityError, OperationalError
 from sqlalchemy.orm import Session
 
 from dualwrite.adapters.sql import SqlStore
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import ConfigurationError, InvalidTxnState
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.store import CannotDecideYet
 from tests.adapters.databases import Item, SqlDatabase
@@ -157,6 +159,16 @@ def test_autocommit_is_refused(database):
     engine.dispose()
 
 
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="the driver has no such mode")
+def test_autocommit_of_the_driver_is_refused(database):
+    engine = create_engine(database.url, connect_args={"autocommit": True})
+    with engine.connect() as connection, pytest.raises(ConfigurationError, match="autocommit"):
+        database.open().begin(connection)
+    with pytest.raises(ConfigurationError, match="autocommit"):
+        SqlStore(engine).claim("app-0")
+    engine.dispose()
+
+
 def test_failed_statement_does_not_doom_the_transaction(database):
     """Unlike PostgreSQL: what was written before and after the failure is committed."""
     store = database.open()
@@ -170,6 +182,39 @@ def test_failed_statement_does_not_doom_the_transaction(database):
     transaction.commit()
     assert database.has("a")
     assert store.recall("app-0", fence) == FIRST
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+def test_t2_swallowed_error_that_rolls_everything_back_commits_nothing(database, is_ours):
+    """Some errors end the whole transaction, and the next statement begins another."""
+    store = database.open()
+    fence = store.claim("app-0").fence
+    with database.engine.begin() as connection:
+        connection.execute(text("INSERT INTO item VALUES ('there')"))
+    with Session(database.engine) as session:
+        transaction = store.begin(None if is_ours else session)
+        connection = transaction.resource("connection")
+        connection.execute(text("INSERT INTO item VALUES ('a')"))
+        with pytest.raises(IntegrityError):
+            connection.execute(text("INSERT OR ROLLBACK INTO item VALUES ('there')"))
+        connection.execute(text("INSERT INTO item VALUES ('b')"))
+        with pytest.raises(InvalidTxnState, match="ended by itself"):
+            transaction.flush()
+        transaction.rollback()
+    assert not database.has("b")
+    assert store.recall("app-0", fence) == PreparedTxnState.NONE
+
+
+def test_error_before_the_first_write_costs_nothing(database):
+    store = database.open()
+    transaction = store.begin()
+    connection = transaction.resource("connection")
+    with pytest.raises(OperationalError, match="no such table"):
+        connection.execute(text("SELECT * FROM missing"))
+    connection.execute(text("INSERT INTO item VALUES ('a')"))
+    transaction.flush()
+    transaction.commit()
+    assert database.has("a")
 
 
 def test_ids_lie_in_the_file_as_text(database, tmp_path):

@@ -5,8 +5,8 @@ import threading
 import time
 
 import pytest
-from sqlalchemy import create_engine, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from dualwrite import (
@@ -135,6 +135,47 @@ def test_t15_savepoint_as_the_first_statement_commits_nothing_early(world):
     world.assert_agree_on_nothing()
 
 
+def test_t15_savepoints_of_raw_sql_are_those_that_the_database_means(world):
+    """Names in any case, the same name again, released ones, comments before the word."""
+    with world.writer() as dw, dw.transaction() as tx:
+        for number, statements in (
+            (1, ["SAVEPOINT Outer_One"]),
+            (2, ["SAVEPOINT same"]),
+            (3, ["/* again */ SAVEPOINT same"]),
+            (4, ["RELEASE SAVEPOINT same", "ROLLBACK TO same"]),  # takes 2 and 3 with it
+            (5, ['ROLLBACK TO SAVEPOINT "outer_one"', "release outer_one"]),
+        ):
+            for statement in statements:
+                tx.connection.execute(text(statement))
+            world.order(tx, number)
+
+    world.assert_agree([5])
+
+
+def test_t15_savepoint_from_before_the_block_is_not_rolled_back_inside_it(world):
+    """It would undo what the block has written, and whatever was written before it."""
+    with world.writer() as dw, world.engine.connect() as connection:
+        connection.execute(text(f"INSERT INTO {world.orders} VALUES (1, 'x')"))
+        connection.execute(text("SAVEPOINT earlier"))
+        with pytest.raises(InvalidTxnState, match="earlier"), dw.transaction(connection) as tx:
+            connection.execute(text(f"INSERT INTO {world.orders} VALUES (2, 'x')"))
+            tx.produce(world.topic, key="2", value="x")
+            connection.execute(text("ROLLBACK TO earlier"))
+
+    world.assert_agree_on_nothing()
+
+
+def test_t15_first_savepoint_of_raw_sql_commits_nothing_early(world):
+    with world.writer() as dw:
+        with pytest.raises(ZeroDivisionError), dw.transaction() as tx:
+            tx.connection.execute(text("SAVEPOINT first"))
+            world.order(tx, 1)
+            tx.connection.execute(text("RELEASE first"))
+            raise ZeroDivisionError
+
+    world.assert_agree_on_nothing()
+
+
 def test_t15_inner_block_joins_the_outer_one(world):
     with world.writer() as dw:
         with dw.transaction() as outer:
@@ -181,6 +222,25 @@ def test_t2_swallowed_statement_error_commits_nothing(postgres_world):
             world.order(tx, 1)
             with pytest.raises(Exception, match="division by zero"):
                 tx.session.connection().execute(text("SELECT 1/0"))
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+
+    world.assert_agree([2])
+
+
+def test_t2_error_that_a_hook_swallows_while_committing_commits_nothing(postgres_world):
+    """The hook runs when everything else is done: what it spoils must be seen right before COMMIT."""
+    world = postgres_world
+    with world.writer() as dw:
+        with pytest.raises(InvalidTxnState), dw.transaction() as tx:
+
+            @event.listens_for(tx.session, "before_commit")
+            def spoil(session):
+                with contextlib.suppress(DBAPIError):
+                    session.connection().execute(text("SELECT 1/0"))
+
+            world.order(tx, 1)
+        assert (tx.outcome.database, tx.outcome.kafka) == ("rolled_back", "aborted")
         with dw.transaction() as tx:
             world.order(tx, 2)
 
