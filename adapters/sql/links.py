@@ -155,6 +155,12 @@ class SessionLink:
         used = getattr(self.session.get_transaction(), "_connections", {})
         if any(found is not self.connection for found in used if isinstance(found, Connection)):
             raise ConfigurationError("the session has transactions in more than one database")
+        _, _, ends_it, _ = used.get(self.connection, (None, None, True, None))
+        if self.connection.in_nested_transaction() or not ends_it:
+            raise ConfigurationError(
+                "the session's commit() does not end the transaction of the connection that it is"
+                " bound to: begin the transaction with the session"
+            )
         _refuse_kind(self.connection)
 
     def is_doomed(self) -> bool:

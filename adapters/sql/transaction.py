@@ -114,7 +114,11 @@ class SqlTransaction:
         except BaseException as error:  # noqa: BLE001 - whatever it is, COMMIT may have been done
             self._commit_failed(error)
         else:
+            if not self._commit_sent:
+                self._throw_away()  # whoever holds the transaction cannot end it otherwise now
             self._finish()
+            if not self._commit_sent:
+                raise InvalidTxnState("the session's commit() has sent no COMMIT")
 
     def rollback(self) -> None:
         if self._is_over:

@@ -107,6 +107,35 @@ def test_callers_psycopg_connection_is_committed(postgres_world, postgres, rows)
     world.assert_agree([1])
 
 
+@pytest.mark.parametrize("mode", ["conditional_savepoint", "rollback_only", "create_savepoint"])
+def test_t14_session_inside_a_transaction_that_it_does_not_end_is_refused(world, mode):
+    """Its commit() sends no COMMIT: whoever began the transaction may still roll everything back."""
+    with world.writer() as dw, world.engine.connect() as connection:
+        with connection.begin(), Session(connection, join_transaction_mode=mode) as session:
+            with pytest.raises(ConfigurationError, match="does not end"), dw.transaction(session):
+                pass
+        with Session(connection) as session, dw.transaction(session) as tx:  # this one does
+            world.order(tx, 1)
+
+    world.assert_agree([1])
+
+
+def test_t14_commit_that_sends_none_commits_nothing(world):
+    class Quiet(Session):
+        """As a fixture of somebody's tests may have it."""
+
+        def commit(self):
+            self.flush()
+
+    with world.writer() as dw, Quiet(world.engine) as session:
+        with pytest.raises(InvalidTxnState, match="no COMMIT"), dw.transaction(session) as tx:
+            world.order(tx, 1)
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+
+    world.assert_agree([2])
+
+
 def test_t15_messages_of_a_rolled_back_savepoint_vanish(world):
     with world.writer() as dw, dw.transaction() as tx:
         world.order(tx, 1)
