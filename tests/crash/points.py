@@ -38,8 +38,11 @@ WRITE_POINTS = [*UNDECIDED, *EITHER, *DECIDED]
 RECOVERY_POINTS = ["R1", "R2", "R3", "R4"]
 
 
-def watch_sockets(point, reach):
-    """Call `reach()` once the request of this point was sent (C6: once something came back)."""
+def watch_sockets(point, port, reach):
+    """Call `reach()` once the request of this point was sent (C6: once something came back).
+
+    Only the broker's `port` counts: a frame of ZooKeeper's looks like one of Kafka's.
+    """
     key = SENT[point]
     real_send, real_sendmsg, real_recv = (
         socket.socket.send,
@@ -48,26 +51,29 @@ def watch_sockets(point, reach):
     )
     is_sent = []
 
-    def look(data):
-        if key in api_keys(data) and not is_sent:
+    def is_broker(sock):
+        return sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getpeername()[1] == port
+
+    def look(sock, data):
+        if not is_sent and is_broker(sock) and key in api_keys(data):
             is_sent.append(True)
             if point != "C6":
                 reach()
 
     def send(self, data, *rest):
         count = real_send(self, data, *rest)
-        look(bytes(data))
+        look(self, bytes(data))
         return count
 
     def sendmsg(self, buffers, *rest):
         buffers = [bytes(part) for part in buffers]
         count = real_sendmsg(self, buffers, *rest)
-        look(b"".join(buffers))
+        look(self, b"".join(buffers))
         return count
 
     def recv(self, *rest):
         data = real_recv(self, *rest)
-        if point == "C6" and is_sent and data:
+        if point == "C6" and is_sent and data and is_broker(self):
             reach()
         return data
 

@@ -129,7 +129,7 @@ def work(job, case, point, folder):
     if point == "C0":
         reach()
     if point in SENT:
-        watch_sockets(point, reach)
+        watch_sockets(point, int(case.bootstrap.rpartition(":")[2]), reach)
     place = case.place
     with case.writer(place, on_step=on_step, **job["options"]) as dw:
         if not job["writes"]:
