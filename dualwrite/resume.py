@@ -67,8 +67,10 @@ class Resume:
             )
         kept = encode_all(unit.buffer.entries)
         name = slot.transactional_id
-        yield from call(store.keep_messages, handle, name, unit.state, kept)
+        # The state first: who is overtaken must not wait for the rows of its successor's messages, nor
+        # lock them while it stands still, as no claim would wait for these.
         yield from call(store.remember, handle, name, unit.state, slot.fence)
+        yield from call(store.keep_messages, handle, name, unit.state, kept)
 
     def prepare(self, unit: Unit) -> Steps[None]:
         """Everything was acknowledged before the pair was remembered."""

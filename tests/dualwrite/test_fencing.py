@@ -5,7 +5,7 @@ import threading
 import pytest
 from sqlalchemy import text
 
-from dualwrite import Fenced, RetryableError, TwoPhaseProducer
+from dualwrite import Fenced, PreparedTxnState, RetryableError, TwoPhaseProducer
 from dualwrite.slot_pool import SlotPool
 from dualwrite.steps import run
 from dualwrite.store import CannotDecideYet
@@ -192,6 +192,20 @@ def test_t8_fenced_before_the_decision_is_retryable_and_another_slot_is_leased(w
             world.order(tx, 2)
 
     world.assert_agree([2])
+
+
+def test_overtaken_writer_of_resume_mode_does_not_wait_for_its_successor_s_messages(postgres_world):
+    """It learns from the state row that it is overtaken, before it touches the copy of anybody."""
+    world = postgres_world
+    with world.writer(slots=1, mode="resume", lease_seconds=3600) as dw:
+        with pytest.raises(Fenced), dw.transaction() as tx:
+            successor = world.store.begin()
+            world.store.claim(tx.slot, owner="another-instance")
+            world.store.keep_messages(successor.handle, tx.slot, PreparedTxnState(1, 1), [b"x"])
+            world.order(tx, 1)
+        successor.rollback()
+
+    assert world.rows() == []
 
 
 def test_t8_fenced_after_the_decision_is_success_with_completion_pending(world):
