@@ -20,7 +20,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from dualwrite.dual_writer import DualWriter, Transaction
-from dualwrite.errors import RetryableError
+from dualwrite.errors import InvalidTxnState, RetryableError
 
 Transform = Callable[[Transaction, Any], object]
 
@@ -56,16 +56,25 @@ def run(
 def _handle(
     consumer: Consumer, writer: DualWriter, transform: Transform, messages: Sequence[Any]
 ) -> None:
+    block = writer.transaction()
     try:
-        with writer.transaction() as tx:
+        with block as tx:
             for message in messages:
                 transform(tx, message)
             tx.send_offsets(next_offsets(messages), consumer.consumer_group_metadata())
     except RetryableError:
         rewind(consumer, messages)
-    except Exception:
-        rewind(consumer, messages)
+    except BaseException:
+        if not _is_committed(block):  # an interrupt may strike when all of it is done
+            rewind(consumer, messages)
         raise
+
+
+def _is_committed(block: Transaction) -> bool:
+    try:
+        return block.outcome.database == "committed"
+    except InvalidTxnState:
+        return False
 
 
 def _is_record(message: Any) -> bool:

@@ -166,6 +166,37 @@ def test_message_is_acted_upon_once(world):
     assert world.rows() == [1]
 
 
+@pytest.mark.parametrize("step", ["transforming", "flushed", "committed"])
+def test_interrupted_batch_is_neither_skipped_nor_done_again(world, source, step):
+    """Ctrl-C, and the same consumer goes on."""
+
+    def interrupt_once(name):
+        if name == step and armed:
+            armed.clear()
+            raise KeyboardInterrupt
+
+    def transform(tx, message):
+        interrupt_once("transforming")
+        world.order(tx, int(message.key()))
+        if int(message.key()) == 9:
+            stop.set()
+
+    armed, stop = [], threading.Event()
+    config = {"bootstrap.servers": world.bootstrap, "group.id": source}
+    consumer = Consumer(
+        consume_transform_produce.consumer_config(config | {"auto.offset.reset": "earliest"})
+    )
+    consumer.subscribe([source])
+    with world.writer(on_step=interrupt_once) as dw:
+        armed.append(True)
+        with pytest.raises(KeyboardInterrupt):
+            consume_transform_produce.run(consumer, dw, transform, stop=stop, batch_size=4)
+        consume_transform_produce.run(consumer, dw, transform, stop=stop, batch_size=4)
+    consumer.close()
+
+    world.assert_agree(range(10))
+
+
 def test_mysql_tells_names_apart_that_differ_in_case_only(mysql_url):
     """Its collations would take one message for another, which would then never be acted upon."""
     engine = create_engine(mysql_url)
