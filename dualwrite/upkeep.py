@@ -116,6 +116,7 @@ class Upkeep:
         )
         slot = Slot(transactional_id, claim, is_kept=False)
         self.pool.add(slot)
+        yield from self._look_for_resume_mode()
         yield from self._recover_or_fall_back(slot)
         self._around.raise_heuristic_aborts()
 
@@ -209,6 +210,15 @@ class Upkeep:
         if not slot.is_lost:
             yield from call(self._around.store.release, slot.transactional_id, slot.fence)
 
+    def _look_for_resume_mode(self) -> Steps[None]:
+        """See what resume mode has left open; asked behind claims, for peers may still be in it."""
+        if self.mode.name == Resume.name:
+            return
+        resume = Resume(self._around)
+        pattern = re.escape(self._settings.app) + resume.id_pattern
+        left = yield from call(self._around.kafka.open_ids, pattern)
+        self._resumed |= {resume.slot_of(kafka_id) for kafka_id in left}
+
     def _leave_resume_mode(self, slot: Slot) -> Steps[None]:
         """Recover in resume mode first what was last used in it: its transactions have other ids."""
         if self.mode.name == Resume.name or not slot.is_claimed:
@@ -230,13 +240,8 @@ class Upkeep:
             features.offers(ApiKey.INIT_PRODUCER_ID, INIT_PRODUCER_ID_2PC)
             and features.transaction_version >= TRANSACTION_VERSION_2PC
         )
-        if is_offered:
-            resume = Resume(self._around)
-            pattern = re.escape(self._settings.app) + resume.id_pattern
-            left = yield from call(self._around.kafka.open_ids, pattern)
-            self._resumed = {resume.slot_of(kafka_id) for kafka_id in left}
-            return
-        self._fall_back("the broker offers no InitProducerId v6 with transaction.version 2")
+        if not is_offered:
+            self._fall_back("the broker offers no InitProducerId v6 with transaction.version 2")
 
     def _fall_back(self, reason: str) -> None:
         if self._settings.mode == "2pc":
@@ -260,6 +265,8 @@ class Upkeep:
         )
         for each in leased:
             self.pool.add(Slot(each.transactional_id, each.claim))
+        if leased:
+            yield from self._look_for_resume_mode()
 
     def _take_over(self, *, passing: Iterable[str] = ()) -> Steps[None]:
         taken = yield from call(
@@ -272,6 +279,8 @@ class Upkeep:
         for each in taken:
             self._around.tell(logging.INFO, "taken_over", each.transactional_id, each.claim.state)
             self.pool.add(Slot(each.transactional_id, each.claim, is_kept=False))
+        if taken:
+            yield from self._look_for_resume_mode()
 
     def _take_over_from_the_dead(self) -> Steps[None]:
         """Take over what has an owner that is dead; what was released is finished already."""

@@ -4,7 +4,7 @@ import pytest
 
 from dualwrite import ConfigurationError, TwoPhaseProducer
 from dualwrite.broker import Broker
-from tests.dualwrite.crashed import CrashedInstance
+from tests.dualwrite.crashed import FOREIGN_OWNER, CrashedInstance
 from tests.dualwrite.test_resume import CrashedInResume
 from tests.dualwrite.waiting import wait_until
 from tests.dualwrite.world import World
@@ -42,6 +42,17 @@ def test_undecided_in_resume_mode_is_aborted_by_two_phase_mode(world):
     write(world, "2pc", 2)
     assert not crashed.is_open()
     world.assert_agree([2])
+
+
+def test_peer_in_resume_mode_that_dies_is_ended_by_two_phase_mode_within_its_lease(world):
+    """The broker was made able to do it while the peer lived on, and not by any timeout of its."""
+    world.store.lease(FOREIGN_OWNER, 3600)
+    crashed = CrashedInResume(world)
+    with world.writer(mode="2pc", lease_seconds=1):
+        crashed.produce(1).die()
+        world.store.end_lease(FOREIGN_OWNER)
+        wait_until(lambda: not crashed.is_open())
+    assert world.records() == []
 
 
 def test_timed_out_in_resume_mode_is_sent_again_by_two_phase_mode(world):
