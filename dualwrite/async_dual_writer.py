@@ -312,7 +312,7 @@ class _Opened:
             ) from None
         self.upkeep.pool.lend(slot)
         if time.monotonic() - slot.used_at > IDLE_SECONDS_MAX:
-            slot.is_claimed = slot.is_ready = False
+            slot.start_over()
             try:
                 await run_async(self.upkeep.mode.recover(slot))
             except BaseException as error:  # noqa: BLE001 - raised again, under a better name

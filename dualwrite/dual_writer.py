@@ -355,7 +355,7 @@ class _Opened:
             self.give_back(unit.slot)
 
     def _refresh(self, slot: Slot) -> None:
-        slot.is_claimed = slot.is_ready = False
+        slot.start_over()
         try:
             run(self.upkeep.mode.recover(slot))
         except BaseException as error:  # noqa: BLE001 - raised again, under a better name

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from dualwrite.errors import Fenced
+from dualwrite.errors import Fenced, InvalidTxnState
 from dualwrite.producer import TwoPhaseProducer
 from dualwrite.steps import Steps
 from dualwrite.store import Claim
@@ -35,6 +35,8 @@ class Slot:
     producer_fence: int = 0
     """Fence of the claim for which the producer was made."""
     used_at: float = 0.0
+    is_settled: bool = False
+    """All that it remembers is known to be finished, so that Kafka may have forgotten the id."""
 
     @property
     def fence(self) -> int:
@@ -43,10 +45,15 @@ class Slot:
     def busy(self) -> TwoPhaseProducer:
         """Take it out of the ready state for a transaction."""
         assert self.is_ready
-        assert self.producer is not None
-        self.is_ready = False
-        self.is_claimed = False
+        if self.producer is None:
+            raise InvalidTxnState("the writer was closed while the transaction was open")
+        self.is_ready = self.is_claimed = self.is_settled = False
         return self.producer
+
+    def start_over(self) -> None:
+        """Have a ready slot recovered before its next use."""
+        self.is_ready = self.is_claimed = False
+        self.is_settled = True
 
     def under_fence(self, steps: Steps[T]) -> Steps[T]:
         """Ask the store for what it does for the newest claim only; its `Fenced` is final."""

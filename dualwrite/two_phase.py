@@ -186,6 +186,8 @@ def judge(
     match finding:
         case Finding.AGREES:
             return
+        case Finding.FORGOTTEN if slot.is_settled:
+            return
         case Finding.HEURISTIC_ABORT:
             yield from _report_heuristic_abort(around, name, state, finished.cause)  # type: ignore[union-attr]
         case Finding.DATABASE_BEHIND if not around.adopt:

@@ -388,6 +388,15 @@ def test_upkeep_leaves_a_slot_alone_that_is_in_use(postgres_world):
     postgres_world.assert_agree([1])
 
 
+def test_block_that_its_writer_does_not_outlive_is_undone_and_says_why(world):
+    dw = world.writer().open()
+    with pytest.raises(InvalidTxnState, match="writer was closed"), dw.transaction() as tx:
+        world.order(tx, 1)
+        dw.close()
+
+    world.assert_agree_on_nothing()
+
+
 def test_t19_slots_limit_open_transactions(world):
     with world.writer(slots=1, slot_timeout=0.1) as dw:
         with dw.transaction() as tx:

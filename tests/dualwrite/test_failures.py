@@ -9,9 +9,15 @@ import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
 
-from dualwrite import OutcomeUnknown, RetryableError, async_dual_writer, dual_writer
+from dualwrite import (
+    OutcomeUnknown,
+    RetryableError,
+    TransactionAdmin,
+    async_dual_writer,
+    dual_writer,
+)
 from dualwrite.adapters.sql import SqlStore
-from dualwrite.broker import BrokerProcess
+from dualwrite.broker import Broker, BrokerProcess
 from dualwrite.failures import KafkaTimeout
 from tests.dualwrite.test_async_dual_write import slow_commit
 from tests.dualwrite.waiting import wait_until
@@ -352,6 +358,29 @@ def test_t12_slot_that_was_idle_is_recovered_before_it_is_used(sqlite_world):
     asyncio.run(write_async())
 
     world.assert_agree([1, 2, 3, 4])
+
+
+@pytest.mark.usefixtures("always_idle")
+def test_t12_id_that_expired_while_its_slot_was_idle_is_no_alarm(tmp_path, caplog):
+    """That Kafka has forgotten it is what the refresh is for; everything was finished before."""
+    settings = {
+        "transactional.id.expiration.ms": 300,
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 20,
+    }
+    with Broker(settings=settings) as broker:
+        world = World(broker.bootstrap_servers, f"sqlite:///{tmp_path / 'orders.db'}")
+        with (
+            world.writer(slots=1, lease_seconds=3600) as dw,
+            TransactionAdmin({"bootstrap.servers": world.bootstrap}) as admin,
+        ):
+            dw.run(lambda tx: world.order(tx, 1))
+            slot = f"{world.app}-0"
+            wait_until(lambda: admin.describe_transactions([slot])[slot] is None)
+            dw.run(lambda tx: world.order(tx, 2))
+        world.assert_agree([1, 2])
+        world.close()
+
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 @pytest.mark.usefixtures("always_idle")
