@@ -12,6 +12,8 @@ from typing import Any
 from dualwrite.errors import ConfigurationError
 
 LATEST, EARLIEST = -1, -2
+BEGAN = "#began"
+"""Beside the topics, none of which can have this name: where a stream's first batch began."""
 
 Partition = tuple[str, int]
 Offsets = dict[Partition, int]
@@ -39,7 +41,12 @@ def to_json(offsets: Mapping[Partition, int]) -> Json:
 
 
 def from_json(written: Mapping[str, Mapping[str, int]]) -> Offsets:
-    return {(t, int(p)): int(o) for t, by_number in written.items() for p, o in by_number.items()}
+    return {
+        (topic, int(number)): int(offset)
+        for topic, by_number in written.items()
+        if topic != BEGAN
+        for number, offset in by_number.items()
+    }
 
 
 def parse_offsets(option: str, text: str) -> Offsets:

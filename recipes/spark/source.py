@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 
 from dualwrite.errors import ConfigurationError, DualWriteError
 from dualwrite.recipes.spark.offsets import (
+    BEGAN,
     EARLIEST,
     LATEST,
     OffsetRange,
@@ -50,13 +51,26 @@ _COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint,"
     " timestamp timestamp, timestampType int"
 )
-_HEADERS = ", headers array<struct<key:string, value:binary>>"
+_HEADERS = ", headers array<struct<key:string,value:binary>>"
 
 
 def source_schema(options: Mapping[str, str]) -> str:
     """Columns of Spark's own Kafka source, as DDL: this runs where there is no session."""
-    has_headers = str(options.get("includeheaders", "false")).lower() == "true"
+    return _columns(str(options.get("includeheaders", "false")).lower() == "true")
+
+
+def _columns(has_headers: bool) -> str:
     return _COLUMNS + (_HEADERS if has_headers else "")
+
+
+def check_columns(schema: StructType, has_headers: bool) -> None:
+    """Refuse a schema of the user's own: what is in key and value is for DataFrame functions."""
+    given = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema.fields)
+    if given != _columns(has_headers):
+        raise ConfigurationError(
+            f"the source has its own columns, {_columns(has_headers)}: leave out .schema(), which"
+            f" says {given}, and take value apart with DataFrame functions such as from_json"
+        )
 
 
 class Cluster:
@@ -196,6 +210,7 @@ class KafkaBatchReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options = parse_source(options, is_streaming=False)
+        check_columns(schema, self._options.has_headers)
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
@@ -222,9 +237,11 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = parse_source(options, is_streaming=True)
+        check_columns(schema, self._options.has_headers)
         self._schema = schema
         self._now = now
         self._triggered_at = now()
+        self._began: Offsets | None = None
         self._target: Offsets | None = None
         self._made: Cluster | None = None
 
@@ -239,8 +256,13 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_made": None, "_now": time.monotonic}
 
     def initialOffset(self) -> dict[str, Any]:
-        planner = Planner(self._options, self._cluster)
-        return dict(to_json(planner.start(self._cluster.partitions())))
+        # Spark asks twice before the first batch, and again if it runs that batch again.
+        if self._began is None:
+            planner = Planner(self._options, self._cluster)
+            self._began = planner.start(self._cluster.partitions())
+            if self._target is not None:
+                self.prepareForTriggerAvailableNow()  # the end must not lie before the beginning
+        return dict(to_json(self._began))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         if self._options.rows_max is None and self._options.rows_min is None:
@@ -258,12 +280,23 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A partition that the log has cut back or lost shows in `partitions`, not here.
         end = {**{p: o for p, o in began.items() if p in end}, **end}
         if isinstance(limit, ReadAllAvailable):
-            return dict(to_json(end))
+            return self._reached(start, end)
         if self._waits_for_more(began, end):
-            return start
+            return self._reached(start, began)
         begin = {**self._cluster.earliest([p for p in end if p not in began]), **began}
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else 2**62
-        return dict(to_json(limit_rows(begin, end, rows_max)))
+        return self._reached(start, limit_rows(begin, end, rows_max))
+
+    def _reached(self, start: dict[str, Any], end: Offsets) -> dict[str, Any]:
+        """Write an end down, and in the end of the first batch where that began.
+
+        Spark keeps a batch's end before it runs the batch, but not where the first one began. Run
+        again after a crash it would begin at what is the latest offset by then.
+        """
+        began = from_json(start)
+        if began == self._began and BEGAN not in start:
+            return {**to_json(end), BEGAN: to_json(began)}
+        return start if end == began else dict(to_json(end))
 
     def _waits_for_more(self, start: Offsets, end: Offsets) -> bool:
         if self._options.rows_min is None or self._target is not None:
@@ -279,7 +312,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         planner = Planner(self._options, self._cluster)
-        wanted = planner.between(from_json(start), from_json(end))
+        began = start if BEGAN in start else end.get(BEGAN, start)
+        wanted = planner.between(from_json(began), from_json(end))
         return [RangePartition(one) for one in wanted]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,5 +1,6 @@
 """The source against a real broker. Its readers are plain objects: no Spark is needed to read."""
 
+import json
 import time
 from datetime import UTC, datetime
 
@@ -75,6 +76,16 @@ def test_rows_have_the_columns_of_sparks_own_source(options, servers, topic):
 
 def test_nothing_to_read_is_nothing(options):
     assert batch(options) == ([], 0)
+
+
+def test_a_schema_of_the_users_own_is_refused(options):
+    own = StructType().add("value", StringType())
+
+    for reader in (KafkaBatchReader, KafkaStreamReader):
+        with pytest.raises(
+            ConfigurationError, match=r"its own columns, key binary.*says value string"
+        ):
+            reader(options, own)
 
 
 def test_ranges_by_offset_and_split_into_more_tasks(options, servers, topic):
@@ -188,10 +199,13 @@ class Stream:
     def next(self, limit=None):
         limit = limit or self.reader.getDefaultReadLimit()
         end = self.reader.latestOffset(self.at, limit)
-        shares = self.reader.partitions(self.at, end)
-        rows = [r for s in shares for b in self.reader.read(s) for r in b.to_pylist()]
+        rows = self.read(self.at, end)
         self.at = end
         return values(rows)
+
+    def read(self, start, end):
+        shares = self.reader.partitions(start, end)
+        return [r for s in shares for b in self.reader.read(s) for r in b.to_pylist()]
 
 
 def test_a_stream_begins_at_the_end_and_goes_on(options, servers, topic):
@@ -202,6 +216,34 @@ def test_a_stream_begins_at_the_end_and_goes_on(options, servers, topic):
     kafka.fill(servers, topic, range(3, 9), partitions=3)
     assert stream.next() == list(range(3, 9))
     assert stream.next() == []
+
+
+def test_the_first_batch_begins_where_it_was_planned_however_late_it_is_run(
+    options, servers, topic
+):
+    """Spark asks for the beginning again before it runs the batch, and after every crash."""
+    planned = Stream(options, startingOffsets="latest")
+    kafka.fill(servers, topic, range(3), partitions=3)
+    end = planned.reader.latestOffset(planned.at, ReadAllAvailable())
+    kafka.fill(servers, topic, range(3, 9), partitions=3)
+
+    assert planned.reader.initialOffset() == planned.at
+    for stream in (planned, Stream(options, startingOffsets="latest")):
+        assert values(stream.read(stream.reader.initialOffset(), end)) == [0, 1, 2]
+        stream.at = end
+        assert stream.next() == list(range(3, 9))
+
+
+def test_a_first_batch_without_rows_keeps_the_beginning_too(options, servers, topic):
+    planned = Stream(options, startingOffsets="latest")
+    end = planned.reader.latestOffset(planned.at, ReadAllAvailable())
+    assert json.dumps(planned.reader.latestOffset(end, ReadAllAvailable())) == json.dumps(end)
+    kafka.fill(servers, topic, range(3), partitions=3)
+
+    later = Stream(options, startingOffsets="latest")
+    assert later.read(later.at, end) == []
+    later.at = end
+    assert later.next() == [0, 1, 2]
 
 
 def test_batches_are_limited_and_every_row_comes_once(options, servers, topic):
@@ -225,6 +267,16 @@ def test_available_now_ends_where_it_began_to_look(options, servers, topic):
 
     assert sorted(found) == list(range(20))
     assert stream.next() == []
+
+
+def test_available_now_from_the_end_of_a_busy_topic_reads_nothing(options, servers, topic):
+    """Spark tells of the trigger before it asks for the beginning."""
+    reader = KafkaStreamReader({**options, "startingOffsets": "latest"}, SCHEMA)
+    reader.prepareForTriggerAvailableNow()
+    kafka.fill(servers, topic, range(9), partitions=3)
+    start = reader.initialOffset()
+
+    assert reader.partitions(start, reader.latestOffset(start, ReadAllAvailable())) == []
 
 
 def test_small_batches_wait_for_more_rows_or_for_their_time(options, servers, topic):
