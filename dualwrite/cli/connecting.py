@@ -130,6 +130,13 @@ def _file_of(url: str) -> Path | None:
     return None
 
 
+def require_file(option: str, url: str) -> None:
+    """Refuse a store in a file that is not there: opening makes one, in which nothing is in doubt."""
+    file = _file_of(url)
+    if file is not None and not file.exists():
+        raise typer.BadParameter(f"{option}: there is nothing at {file}")
+
+
 @contextmanager
 def opened_store(url: str | None, table: str) -> "Iterator[Store]":
     """Open the store that a URL names."""
@@ -137,10 +144,7 @@ def opened_store(url: str | None, table: str) -> "Iterator[Store]":
         raise typer.BadParameter("give --store: without it nobody can know what is decided")
     from dualwrite.recipes.dual_write import store_at
 
-    # Opening would make an empty one, in which nothing is in doubt.
-    file = _file_of(url)
-    if file is not None and not file.exists():
-        raise typer.BadParameter(f"--store: there is nothing at {file}")
+    require_file("--store", url)
     try:
         store = store_at(url, table)
     except ConfigurationError as error:

@@ -20,9 +20,10 @@ from dualwrite.cli.connecting import (
     guarded,
     kafka_config,
     reached,
+    require_file,
     show,
 )
-from dualwrite.errors import ConfigurationError
+from dualwrite.errors import ConfigurationError, DualWriteError
 
 if TYPE_CHECKING:
     from dualwrite.recipes.spark.decision_log import DecisionLog
@@ -90,9 +91,14 @@ def recover(
     def command() -> int:
         reached(engine.options.kafka)
         with engine.decisions() as log:
-            finished = len(log.read().pending)
-            attempt = engine.coordinator(log).recover(accept_loss=accept_loss)
-        result = {"run": attempt.run, "finished": finished, "aborted": attempt.aborted}
+            coordinator = engine.coordinator(log)
+            if coordinator.is_unknown():
+                typer.echo(f"sink {sink} was never opened, and nothing of it is open", err=True)
+                result = {"run": 0, "finished": 0, "aborted": 0}
+            else:
+                finished = len(log.read().pending)
+                attempt = coordinator.recover(accept_loss=accept_loss)
+                result = {"run": attempt.run, "finished": finished, "aborted": attempt.aborted}
         _print_result(result, json_)
         return DONE
 
@@ -117,17 +123,24 @@ def forget(
     if sum((query is not None, job is not None, lost)) > 1:
         raise typer.BadParameter("only one of --query, --job and --lost can be given")
     engine = _engine(sink, bootstrap_servers, command_config, decisions, mode)
-    work = f"query:{query}" if query else f"job:{job}" if job else None
+    work = None
+    if query is not None or job is not None:
+        work = f"job:{job}" if query is None else f"query:{query}"
 
     def command() -> int:
         reached(engine.options.kafka)
         with engine.decisions() as log:
             coordinator = engine.coordinator(log)
+            known = log.read().decisions
+            if work is not None and work not in known:
+                there_is = ", ".join(sorted(known)) or "none"
+                raise DualWriteError(f"no decision of {work} is known; there is {there_is}")
             if lost:
-                count = coordinator.forget_lost()
+                count = coordinator.forget_lost() if known else 0
             else:
-                count = sum(work in (None, known) for known in log.read().decisions)
-                coordinator.forget(work)
+                count = len(known) if work is None else 1
+                if known:
+                    coordinator.forget(work)
         _print_result({"forgotten": count}, json_)
         return DONE
 
@@ -141,6 +154,8 @@ def _engine(
     from dualwrite.recipes.spark.names import check_sink
     from dualwrite.recipes.spark.options import SinkOptions
 
+    if decisions is not None:
+        require_file("--decisions", decisions)
     try:
         options = SinkOptions(
             sink=check_sink(sink),

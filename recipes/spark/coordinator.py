@@ -169,6 +169,10 @@ class Coordinator:
         self._decisions.update(closing(attempt.nonce))
         return attempt
 
+    def is_unknown(self) -> bool:
+        """True if nothing was ever decided or begun under this name, as far as anybody can see."""
+        return self._decisions.read().head is None and not self._transactions.open_ids()
+
     def forget(self, work: str | None = None) -> None:
         """Forget finished decisions, of one query or job or of all: their batches may run again."""
         self._decisions.update(forgetting(work))

@@ -80,6 +80,16 @@ def test_forget_lets_a_batch_run_again(sink, command):
     assert sink.log.read().decisions == {}
 
 
+@pytest.mark.parametrize("wrong", [("--query", ""), ("--query", "query:q"), ("--job", "q")])
+def test_forget_of_something_else_names_what_there_is(sink, command, wrong):
+    """An empty id, of a shell variable that is not set, must not mean all."""
+    attempt = sink.coordinator.open()
+    sink.coordinator.commit([sink.write(attempt, 0, 1)], 0)
+
+    assert "there is query:q" in command("forget", *wrong, exit_code=1)
+    assert list(sink.log.read().decisions) == ["query:q"]
+
+
 def test_what_was_lost_as_a_whole_can_be_forgotten_and_a_part_cannot(sink, command, servers, name):
     def force(*partitions):
         with TransactionAdmin({"bootstrap.servers": servers}) as admin:
@@ -120,11 +130,19 @@ def test_decisions_that_are_looked_for_elsewhere_are_not_guessed(
     assert kafka.values(servers, sink.topic) == [0, 1]
 
 
-def test_status_of_a_sink_that_never_was_makes_nothing(command, servers, name):
+def test_a_sink_that_never_was_is_told_and_not_made(command, servers, name, tmp_path):
     assert json.loads(command("status", "--json"))["run"] == 0
+    assert "never opened, and nothing of it is open" in command("recover")
+    assert "forgotten 0" in command("forget")
+    assert "forgotten 0" in command("forget", "--lost")
+    file = tmp_path / "misspelt.db"
+    assert "there is nothing at" in command(
+        "status", "--decisions", f"sqlite:///{file}", exit_code=2
+    )
 
     topics = AdminClient({"bootstrap.servers": servers}).list_topics(timeout=10).topics
     assert decision_topic(name) not in topics
+    assert not file.exists()
 
 
 def test_wrong_usage_is_exit_code_2(command):
