@@ -13,7 +13,7 @@ NAMED = [(trap, name) for trap, cell in ROWS for name in re.findall(r"`([\w/]+\.
 def test_every_trap_has_a_row():
     wanted = {f"P{n}" for n in range(1, 27)} | {f"T{n}" for n in range(1, 31)}
     wanted |= {f"T-{n}" for n in range(1, 20)} | {f"R{n}" for n in range(1, 19)}
-    wanted |= {f"S{n}" for n in range(1, 19)} | {f"E{n}" for n in range(1, 13)}
+    wanted |= {f"S{n}" for n in range(1, 20)} | {f"E{n}" for n in range(1, 16)}
     wanted |= {f"A{n}" for n in range(1, 11)}
 
     assert {trap for trap, _ in ROWS} == wanted

@@ -35,8 +35,6 @@ from dualwrite.recipes.spark.reports import TaskReport
 from dualwrite.recipes.spark.source import KafkaBatchReader, KafkaStreamReader, source_schema
 
 NAME = "dualwrite"
-UNNAMED_JOBS = "jobs"
-"""Jobs without an id of their own are numbered under this name."""
 
 log = logging.getLogger("dualwrite.spark")
 
@@ -131,8 +129,8 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, engine: Engine, attempt: Attempt) -> None:
         self._engine = engine
         job = engine.options.job
-        self._work = UNNAMED_JOBS if job is None else f"job:{job}"
-        self._number = 0 if job is not None else attempt.decided_upto.get(UNNAMED_JOBS, -1) + 1
+        self._work = task.UNNAMED_JOBS if job is None else f"job:{job}"
+        self._number = 0 if job is not None else attempt.decided_upto.get(task.UNNAMED_JOBS, -1) + 1
         self._attempt = attempt.only(self._work)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

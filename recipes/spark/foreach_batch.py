@@ -59,6 +59,8 @@ class KafkaSink:
         )
         self._engine = self.engine_class(options, secrets.token_hex(8))
         self._home = decisions
+        self._written: tuple[str | None, str, int] | None = None
+        """Spark's run, the query and the number of the newest batch that went through here."""
 
     def foreach_batch(self, also: Also | None = None, *, checkpoint: bool = False) -> BatchFunction:
         """Make the function for `foreachBatch`.
@@ -76,20 +78,25 @@ class KafkaSink:
                 coordinator = self._engine.coordinator(decisions)
                 attempt = coordinator.open().only("query:")
                 work = _query_of(frame)
+                place = (_run_of(frame), work, batch_id)
+                self._require_first(place)
                 if attempt.skips(work, batch_id):
                     # The plan must run all the same, or Spark's state stores miss this batch.
                     frame.write.format("noop").mode("overwrite").save()
-                    return
-                batch = Batch(coordinator, decisions, attempt, work, batch_id)
-                with batch.given_up_on_error():
-                    self._write(frame, batch, also, checkpoint)
+                else:
+                    batch = Batch(coordinator, decisions, attempt, work, batch_id)
+                    with batch.given_up_on_error():
+                        self._write(frame, batch, also, checkpoint)
+                self._written = place
 
         return write_batch
 
     def close(self) -> None:
         """Finish or abort whatever attempts of stopped queries have left open."""
         with self._engine.decisions(self._home) as decisions:
-            self._engine.coordinator(decisions).recover()
+            coordinator = self._engine.coordinator(decisions)
+            if not coordinator.is_unknown():
+                coordinator.recover()
 
     def __enter__(self) -> "KafkaSink":
         return self
@@ -97,10 +104,20 @@ class KafkaSink:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _require_first(self, place: tuple[str | None, str, int]) -> None:
+        """Refuse a second frame: it would be taken for the batch that is decided, and dropped."""
+        if place[0] is not None and place == self._written:
+            raise DualWriteError(
+                f"batch {place[2]} was written to sink {self._engine.options.sink} already, with"
+                " another frame: a sink takes one frame of each batch. Give this frame a KafkaSink"
+                " with an id of its own, and the batch will be completed; later, union works too"
+            )
+
     def _write(self, frame: DataFrame, batch: "Batch", also: Also | None, checkpoint: bool) -> None:
         if also is None:
             batch.decide(batch.join(self._prepare(frame, batch.attempt)))
             return
+        is_kept_by_user = frame.is_cached
         if checkpoint:
             kept = frame.localCheckpoint(eager=True)
         else:
@@ -108,7 +125,8 @@ class KafkaSink:
         try:
             batch.decide_with(batch.join(self._prepare(kept, batch.attempt)), kept, also)
         finally:
-            kept.unpersist()
+            if not is_kept_by_user:
+                kept.unpersist()
 
     def _prepare(self, frame: DataFrame, attempt: Attempt) -> list[TaskReport]:
         engine = self._engine
@@ -199,5 +217,12 @@ class Batch:
 def _query_of(frame: DataFrame) -> str:
     query = frame.sparkSession.sparkContext.getLocalProperty(task.QUERY_ID)
     if query is None:
-        raise ConfigurationError("foreach_batch works only inside writeStream.foreachBatch")
+        raise ConfigurationError(
+            "foreach_batch works only inside writeStream.foreachBatch, in the thread that Spark calls"
+        )
     return f"query:{query}"
+
+
+def _run_of(frame: DataFrame) -> str | None:
+    run: str | None = frame.sparkSession.sparkContext.getLocalProperty(task.RUN_ID)
+    return run

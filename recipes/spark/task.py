@@ -14,11 +14,14 @@ from dualwrite.recipes.spark.options import SinkOptions
 from dualwrite.recipes.spark.reports import TaskReport
 from dualwrite.recipes.spark.transactions import TaskTransaction, Transactions
 
-# Spark's names (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY and
-# StreamExecution.IS_CONTINUOUS_PROCESSING). They are internal to it, so a contract test looks.
+# Spark's names (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY, the job group of
+# StreamExecution and its IS_CONTINUOUS_PROCESSING). They are internal to it, so a contract test looks.
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
+RUN_ID = "spark.jobGroup.id"
 IS_CONTINUOUS = "__is_continuous_processing"
+UNNAMED_JOBS = "jobs"
+"""Jobs without an id of their own are numbered under this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ def place_in_stream() -> Place:
 
 def place_in_job(work: str, number: int) -> Place:
     context = _context()
+    if work == UNNAMED_JOBS and context.getLocalProperty(BATCH_ID) is not None:
+        raise ConfigurationError(
+            "df.write inside foreachBatch would write a batch that is run again twice: use"
+            " KafkaSink.foreach_batch, or give each batch a dualwrite.job.id of its own"
+        )
     return Place(work, number, context.partitionId(), context.attemptNumber())
 
 

@@ -59,6 +59,7 @@ class RecordingWriter(DataSourceStreamArrowWriter):
             partition=context.partitionId(),
             query=context.getLocalProperty(task.QUERY_ID),
             batch=context.getLocalProperty(task.BATCH_ID),
+            run=context.getLocalProperty(task.RUN_ID),
             continuous=context.getLocalProperty(task.IS_CONTINUOUS),
         )
         return Said(self.nonce)
@@ -100,7 +101,8 @@ def test_spark_calls_the_sink_as_it_expects(spark, servers, name, tmp_path, faul
     (nonce,) = {one["nonce"] for one in by_event["write"]}
     (commit,) = by_event["commit"]
     assert (set(commit["nonces"]), commit["mine"]) == ({nonce}, None)
-    # Tasks know their query and batch.
+    # Tasks know their query, its run and their batch.
+    assert {one["run"] for one in by_event["write"]} == {str(query.runId)}
     assert {one["query"] for one in by_event["write"]} == {str(query.id)}
     assert {one["batch"] for one in by_event["write"]} == {str(commit["batch"])}
     assert {one["continuous"] for one in by_event["write"]} == {"false"}

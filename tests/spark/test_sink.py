@@ -228,6 +228,7 @@ def test_update_mode_and_rows_in_the_same_decision(
         connection.execute(text(f"CREATE TABLE {name} (batch INT, grp INT, n INT)"))
 
     def also(tx, frame, batch_id):
+        assert frame.is_cached
         rows = [json.loads(row.value) for row in frame.collect()]
         for row in rows:
             tx.connection.execute(
@@ -287,6 +288,78 @@ def test_a_batch_that_spark_finds_empty_is_decided_all_the_same(
     found = ledger({"kafka.bootstrap.servers": servers, "dualwrite.sink.id": name})
     assert [d.batch for d in found.decisions.values()] == [0]
     assert kafka.slot_ids(servers, name) == []
+
+
+def test_a_second_frame_of_a_batch_is_refused_and_no_row_is_lost(
+    spark, source, servers, name, tmp_path
+):
+    """It would be taken for the batch that was decided a moment ago, and dropped."""
+    register(spark)
+    kafka.fill(servers, f"{name}-in", range(20), partitions=3)
+    config, topic = {"bootstrap.servers": servers}, f"{name}-out"
+
+    def run(first, second):
+        def write(frame, number):
+            first(frame.where("value < '5'"), number)
+            second(frame.where("value >= '5'"), number)
+
+        query = source(rows_max=1000).writeStream.foreachBatch(write)
+        query = query.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
+        query.start().awaitTermination()
+
+    with (
+        KafkaSink(name, config, topic=topic) as one,
+        KafkaSink("other", config, topic=topic) as two,
+    ):
+        for _ in range(2):
+            with pytest.raises(PySparkException, match="one frame of each batch"):
+                run(one.foreach_batch(), one.foreach_batch())
+        run(one.foreach_batch(), two.foreach_batch())
+
+    assert kafka.values(servers, topic) == list(range(20))
+
+
+@pytest.mark.long
+def test_a_job_inside_foreach_batch_says_which_batch_it_writes(
+    spark, source, servers, name, sink_options, tmp_path
+):
+    register(spark)
+    kafka.fill(servers, f"{name}-in", range(5), partitions=3)
+
+    def run(options):
+        def write(frame, number):
+            given = {**sink_options, **options(number)}
+            frame.write.format("dualwrite").options(**given).mode("append").save()
+
+        query = source().writeStream.foreachBatch(write)
+        query = query.option("checkpointLocation", str(tmp_path / "cp")).trigger(availableNow=True)
+        query.start().awaitTermination()
+
+    with pytest.raises(PySparkException, match=r"give each batch a dualwrite\.job\.id of its own"):
+        run(lambda number: {})
+    run(lambda number: {"dualwrite.job.id": f"batch-{number}"})
+
+    assert kafka.values(servers, f"{name}-out") == list(range(5))
+
+
+def test_a_query_that_began_at_the_end_begins_there_when_its_first_batch_is_run_again(
+    spark, source, servers, name, sink_options, tmp_path
+):
+    register(spark)
+
+    def from_the_end():
+        return source().sparkSession.readStream.format("dualwrite").options(
+            **{"kafka.bootstrap.servers": servers, "subscribe": f"{name}-in"}
+        ).load().select("key", "value")  # fmt: skip
+
+    run(from_the_end(), sink_options, tmp_path / "cp")
+    for file in (tmp_path / "cp" / "commits").glob("*0*"):
+        file.unlink()
+    kafka.fill(servers, f"{name}-in", range(10), partitions=3)
+
+    run(from_the_end(), sink_options, tmp_path / "cp")
+
+    assert kafka.values(servers, f"{name}-out") == list(range(10))
 
 
 def test_a_batch_whose_rows_change_between_reads_fails_before_the_decision(

@@ -58,6 +58,19 @@ def test_a_task_never_guesses_its_place(in_task, properties, said):
         task.place_in_stream()
 
 
+def test_a_job_inside_foreach_batch_needs_an_id(in_task):
+    """Without one nobody could know that a batch which is run again is written already."""
+    in_task(**{task.QUERY_ID: "q", task.BATCH_ID: "7"})
+
+    with pytest.raises(
+        ConfigurationError, match=r"give each batch a dualwrite\.job\.id of its own"
+    ):
+        task.place_in_job(task.UNNAMED_JOBS, 3)
+    assert task.place_in_job("job:j", 0) == task.Place("job:j", 0, 3, 1)
+    in_task()
+    assert task.place_in_job(task.UNNAMED_JOBS, 3) == task.Place("jobs", 3, 3, 1)
+
+
 def test_outside_of_spark_nothing_is_written():
     with pytest.raises(ConfigurationError, match="inside a Spark task"):
         task.place_in_stream()
