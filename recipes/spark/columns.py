@@ -232,9 +232,13 @@ def _binary(batch: pa.RecordBatch, name: str, names: Sequence[str]) -> pa.Array:
 def _headers_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterable[Any]:
     if "headers" not in names:
         return repeat(None, batch.num_rows)
+    headers = batch.column("headers")
+    entries = headers.flatten()
+    if entries.null_count or (len(entries) and entries.field("key").null_count):
+        raise DualWriteError("a header without a key in the data: Kafka has none")
     return [
-        None if headers is None else [(h["key"], h["value"]) for h in headers]
-        for headers in batch.column("headers").to_pylist()
+        None if some is None else [(h["key"], h["value"]) for h in some]
+        for some in headers.to_pylist()
     ]
 
 
@@ -243,8 +247,11 @@ def _millis_of(batch: pa.RecordBatch, names: Sequence[str]) -> Iterable[int]:
         return repeat(0, batch.num_rows)
     micros = batch.column("timestamp").cast(pa.timestamp("us", tz="UTC")).cast(pa.int64())
     lowest = pc.min(micros).as_py()
-    if lowest is not None and lowest < 0:
-        raise DualWriteError("a timestamp before 1970 in the data: Kafka has none")
-    # Zero means "now" to a producer, as does a row without a timestamp.
+    # A row without a timestamp is of now, which is what zero means to a producer.
+    if lowest is not None and lowest < 1000:
+        raise DualWriteError(
+            "a timestamp before 1970, or of its first millisecond, in the data: Kafka's clients"
+            " have none; leave it null for the time of writing"
+        )
     millis: list[int] = pc.divide(pc.fill_null(micros, 0), 1000).to_pylist()
     return millis

@@ -145,7 +145,9 @@ def opening(token: str, attempt: str, before_first: Callable[[], object] | None 
         if token in head.older:
             raise Superseded(
                 f"a newer driver (run {head.run}) has taken this sink over; this driver cannot"
-                " write to it again. Two live queries need two sink ids"
+                " write to it again. Two live queries need two sink ids. If the other one has ended,"
+                " or was `dualwrite spark recover`, go on as a new driver: register(spark) again,"
+                " or make a new KafkaSink"
             )
         if ledger.may_decide(attempt):
             return {}
@@ -173,7 +175,8 @@ def deciding(decision: Decision) -> Change:
             run = ledger.head.run if ledger.head else 0
             raise Superseded(
                 f"batch {decision.batch} of {decision.work} was not decided: another query, driver"
-                f" or recovery (run {run}) has opened this sink since the batch began"
+                f" or recovery (run {run}) has opened this sink since the batch began. Two live"
+                " queries need two sink ids"
             )
         if found is not None and not found.is_done:
             raise DualWriteError(f"batch {found.batch} of {decision.work} is not finished yet")

@@ -11,7 +11,6 @@ from prometheus_client import REGISTRY as DEFAULT_REGISTRY
 from prometheus_client import CollectorRegistry, Counter, Gauge
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from dualwrite.errors import DualWriteError
 from dualwrite.recipes.spark.engine import Engine
 from dualwrite.recipes.spark.options import SinkOptions, check_producer
 
@@ -31,7 +30,8 @@ class SinkListener(StreamingQueryListener):
         registry: CollectorRegistry = DEFAULT_REGISTRY,
     ) -> None:
         """`config` and `decisions` are those of the sink."""
-        self._engine = Engine(SinkOptions(sink=sink, kafka=check_producer(config)), "")
+        # Nothing is written here, so settings of either mode will do.
+        self._engine = Engine(SinkOptions(sink=sink, kafka=check_producer(config, "resume")), "")
         self._home = decisions
         by = ("sink",)
         self._batch = Gauge("dualwrite_spark_batch", "Newest decided batch.", by, registry=registry)
@@ -78,7 +78,7 @@ class SinkListener(StreamingQueryListener):
         try:
             with self._engine.decisions(self._home) as decisions:
                 ledger = decisions.read()
-        except DualWriteError as error:
+        except Exception as error:  # noqa: BLE001 - metrics must not trouble the query
             log.warning("metrics of sink %s were not read: %s", self._engine.options.sink, error)
             return
         sink = self._engine.options.sink

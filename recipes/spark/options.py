@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dualwrite.config import parse_config
 from dualwrite.errors import ConfigurationError
 from dualwrite.recipes.spark.names import check_sink
 
@@ -89,7 +90,7 @@ def check_job(job: str | None) -> str | None:
 
 
 def check_producer(kafka: Mapping[str, Any], mode: str = "2pc") -> dict[str, Any]:
-    """Refuse what the sink decides itself."""
+    """Refuse what the sink decides itself, and what the producer does not know."""
     for key in ("transactional.id", "transaction.two.phase.commit.enable"):
         if key in kafka:
             raise ConfigurationError(f"{PREFIX}{key} is chosen by the sink, per partition")
@@ -102,6 +103,7 @@ def check_producer(kafka: Mapping[str, Any], mode: str = "2pc") -> dict[str, Any
             raise ConfigurationError(
                 f"{PREFIX}{key} can only be {only[0]}: the sink is exactly once"
             )
+    parse_config(kafka, transactional=False)
     return dict(kafka)
 
 

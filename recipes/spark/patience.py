@@ -32,12 +32,17 @@ def passes(error: KafkaError) -> bool:
     return bool(error.retriable()) or error.code() in _PASSING
 
 
+def seconds_of(config: Mapping[str, Any]) -> float:
+    """How long Kafka may be away, by `max.block.ms`."""
+    return int(config.get("max.block.ms", PATIENCE_MS)) / 1000
+
+
 def patiently(call: Callable[[float], T], config: Mapping[str, Any]) -> T:
     """Call until it succeeds, for `max.block.ms`; what does not pass by itself is raised at once.
 
     `call` gets the seconds that it may take.
     """
-    seconds = int(config.get("max.block.ms", PATIENCE_MS)) / 1000
+    seconds = seconds_of(config)
     deadline = time.monotonic() + seconds
     while True:
         try:

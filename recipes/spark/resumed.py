@@ -18,7 +18,6 @@ from dualwrite.content import Row
 from dualwrite.errors import Fenced, HeuristicAbort, KafkaError
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.producer import TwoPhaseProducer
-from dualwrite.recipes.spark.client_config import consumer_config
 from dualwrite.recipes.spark.ledger import Participant
 from dualwrite.recipes.spark.names import slot_id
 from dualwrite.recipes.spark.transactions import ONGOING, Found, TaskTransaction, open_ids
@@ -108,7 +107,7 @@ class SeenFromOutside:
     """An id as DescribeTransactions shows it; ended by a raw EndTxn with the pair that was seen."""
 
     def __init__(self, transactional_id: str, config: Mapping[str, Any]) -> None:
-        self._admin = TransactionAdmin(consumer_config(config))
+        self._admin = TransactionAdmin(config)
         self.transactional_id = transactional_id
         self._seen = self._admin.describe_transactions([transactional_id])[transactional_id]
         is_open = self._seen is not None and self._seen.state == ONGOING

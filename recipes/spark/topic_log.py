@@ -29,7 +29,7 @@ from dualwrite.recipes.spark.client_config import consumer_config
 from dualwrite.recipes.spark.decision_log import DecidingTransaction, no_data
 from dualwrite.recipes.spark.ledger import Change, Entries, Ledger, Superseded, decode, encode
 from dualwrite.recipes.spark.names import coordinator_id, decision_topic
-from dualwrite.recipes.spark.patience import passes, patiently
+from dualwrite.recipes.spark.patience import passes, patiently, seconds_of
 
 TRIES = 20
 BACKOFF_SECONDS = 0.05
@@ -85,6 +85,7 @@ class TopicDecisionLog:
 
     def update(self, change: Change) -> Ledger:
         self._ensure_topic()
+        deadline = time.monotonic() + seconds_of(self._config)
         for tries in range(1, TRIES + 1):
             try:
                 return self._update_once(change)
@@ -92,7 +93,8 @@ class TopicDecisionLog:
                 raise
             except (Fenced, AbortableError, KafkaTimeout) as error:
                 # A lost race or answer. The next try ends what this one may have left open.
-                if tries == TRIES:
+                is_away = isinstance(error, KafkaTimeout) and time.monotonic() > deadline
+                if is_away or tries == TRIES:
                     raise OutcomeUnknown(f"no answer from {self._topic}: {error}") from error
                 time.sleep(random.uniform(0, tries * BACKOFF_SECONDS))
         raise AssertionError("unreachable")
@@ -102,6 +104,8 @@ class TopicDecisionLog:
 
     def close(self) -> None:
         self._consumer.close()
+        # It has no close of its own. The frames of an error that somebody keeps would keep it, too.
+        del self._admin
 
     def _update_once(self, change: Change) -> Ledger:
         config = {**self._config, "transactional.id": coordinator_id(self._sink)}

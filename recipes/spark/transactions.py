@@ -9,7 +9,6 @@ from dualwrite.errors import ConfigurationError, DualWriteError, HeuristicAbort
 from dualwrite.outcome import Finding, examine
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.producer import TwoPhaseProducer
-from dualwrite.recipes.spark.client_config import consumer_config
 from dualwrite.recipes.spark.ledger import Participant
 from dualwrite.recipes.spark.names import SLOTS_PER_PARTITION_MAX, slot_id, slot_pattern
 
@@ -74,7 +73,7 @@ class Transactions(Protocol):
 
 
 def open_ids(sink: str, config: Mapping[str, Any]) -> list[str]:
-    with TransactionAdmin(consumer_config(config)) as admin:
+    with TransactionAdmin(config) as admin:
         listed = admin.list_transactions(states=[ONGOING], id_pattern=slot_pattern(sink))
     return [one.transactional_id for one in listed]
 
@@ -182,7 +181,7 @@ class TakenOver:
 
         Only the bundled broker remembers, and only an id's last transaction.
         """
-        with TransactionAdmin(consumer_config(self._config)) as admin:
+        with TransactionAdmin(self._config) as admin:
             described = admin.describe_transactions([self.transactional_id])[self.transactional_id]
         finished = described.last_finished if described else None
         if examine(state, self.ongoing, finished) is Finding.HEURISTIC_ABORT:

@@ -8,8 +8,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from dualwrite.errors import DualWriteError
+from dualwrite.failures import KafkaTimeout
 from dualwrite.recipes.spark import register
 from dualwrite.recipes.spark.source import KafkaBatchReader
+from dualwrite.recipes.spark.transactions import open_ids
 from tests.spark import kafka
 from tests.spark.test_source import SCHEMA
 
@@ -101,6 +103,12 @@ def test_modes_that_cannot_be_exactly_once_are_refused(query, servers, name):
         query.writer(query.rows()).trigger(continuous="1 second").start().awaitTermination()
 
     assert kafka.slot_ids(servers, name) == []
+
+
+@pytest.mark.timeout(30)
+def test_transactions_that_nobody_lists_are_not_waited_for_longer_than_allowed(nobody):
+    with pytest.raises(KafkaTimeout, match=f"list_transactions from {nobody}"):
+        open_ids("any", {"bootstrap.servers": nobody, "max.block.ms": "300"})
 
 
 def test_a_source_that_nobody_answers_is_named(nobody):

@@ -7,8 +7,8 @@ from sqlalchemy import text
 
 from dualwrite import TwoPhaseProducer
 from dualwrite.adapters.sql import SqlStore
-from dualwrite.broker import Broker
-from dualwrite.errors import DualWriteError, Fenced
+from dualwrite.broker import Broker, BrokerProcess
+from dualwrite.errors import DualWriteError, Fenced, OutcomeUnknown
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.recipes.spark.ledger import (
     HEAD,
@@ -26,7 +26,7 @@ from dualwrite.recipes.spark.ledger import (
 )
 from dualwrite.recipes.spark.names import coordinator_id, decision_topic
 from dualwrite.recipes.spark.sql_log import SqlDecisionLog
-from dualwrite.recipes.spark.topic_log import TopicDecisionLog
+from dualwrite.recipes.spark.topic_log import TRIES, TopicDecisionLog
 from dualwrite.recipes.spark.zookeeper_log import ZooKeeperLog
 
 
@@ -313,3 +313,21 @@ def test_a_takeover_waits_for_a_decision_that_is_being_written(postgres_log, mon
     threads[0].join()
 
     assert found[0].pending == [decision()]
+
+
+def test_a_broker_that_stays_away_is_given_up(monkeypatch):
+    """A decision without an answer is not asked for again and again, each time for `max.block.ms`."""
+    with BrokerProcess() as broker:
+        config = {"bootstrap.servers": broker.bootstrap_servers, "max.block.ms": 300}
+        log = TopicDecisionLog(config, "orders")
+        log.update(opening("t", "n1"))
+        broker.kill()
+        tries = []
+        once = log._update_once
+        monkeypatch.setattr(log, "_update_once", lambda change: (tries.append(1), once(change))[1])
+
+        with pytest.raises(OutcomeUnknown, match="no answer from __dualwrite_decisions"):
+            log.update(deciding(decision()))
+        log.close()
+
+    assert len(tries) < TRIES

@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client import CollectorRegistry
 
+from dualwrite.adapters.sql import SqlStore
 from dualwrite.recipes.spark import SinkListener
 from tests.spark.test_zombies import QUERY, Sink
 
@@ -34,3 +35,15 @@ def test_each_decision_is_counted_once(sink, servers, name):
     assert value("dualwrite_spark_orphans_total") == 2
     assert value("dualwrite_spark_in_doubt") == 0
     assert value("dualwrite_spark_step_seconds", step="decide") > 0
+
+
+def test_decisions_that_cannot_be_read_are_only_logged(name, tmp_path, caplog):
+    store = SqlStore(f"sqlite:///{tmp_path}/data.db", create=True)
+    store.close()
+    (tmp_path / "data.db").unlink()
+    (tmp_path / "data.db").mkdir()
+    config = {"bootstrap.servers": "127.0.0.1:1", "transaction.timeout.ms": 30_000}
+
+    SinkListener(name, config, store, CollectorRegistry()).publish(QUERY)
+
+    assert "unable to open database file" in caplog.text

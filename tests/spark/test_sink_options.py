@@ -39,6 +39,8 @@ GOOD = {"kafka.bootstrap.servers": "localhost:9092", "dualwrite.sink.id": "order
         ({"kafka.transaction.timeout.ms": "1000"}, "no timeout"),
         ({"kafka.enable.idempotence": "false"}, "exactly once"),
         ({"kafka.acks": "1"}, "exactly once"),
+        ({"kafka.linger.msx": "1"}, "did you mean 'linger.ms'"),
+        ({"kafka.buffer.memory": "1"}, "unknown configuration key 'buffer.memory'"),
         ({"kafka.value.serializer": "x"}, "Java client"),
         ({"kafka.ssl.truststore.location": "x"}, "ssl.ca.location"),
         ({"kafka.sasl.jaas.config": "com.sun.Krb5LoginModule required;"}, "jaas"),
@@ -59,6 +61,7 @@ def test_java_names_are_translated():
             **GOOD,
             "kafka.max.request.size": "2000000",
             "kafka.security.protocol": "SASL_PLAINTEXT",
+            "kafka.sasl.mechanism": "SCRAM-SHA-256",
             "kafka.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule"
             ' required username="me" password="a\\"b";',
         }
@@ -194,11 +197,15 @@ def test_rows_go_where_their_columns_say():
         ({"topic": ""}, "null topic"),
         ({"topic": "t", "partition": -3}, "partition -3"),
         ({"topic": "t", "timestamp": datetime(1969, 1, 1, tzinfo=UTC)}, "before 1970"),
+        ({"topic": "t", "timestamp": datetime(1970, 1, 1, tzinfo=UTC)}, "first millisecond"),
+        ({"topic": "t", "headers": [{"key": None, "value": b"x"}]}, "header without a key"),
+        ({"topic": "t", "headers": [None]}, "header without a key"),
     ],
 )
 def test_bad_rows_fail_the_task(row, said):
     kinds = {
         "topic": pa.string(), "partition": pa.int32(), "timestamp": pa.timestamp("us", tz="UTC"),
+        "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
     }  # fmt: skip
     schema = pa.schema([("value", pa.binary()), *[(name, kinds[name]) for name in row]])
     batch = pa.RecordBatch.from_pylist([{"value": b"v", **row}], schema=schema)
