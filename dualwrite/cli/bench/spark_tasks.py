@@ -50,6 +50,9 @@ def start_session(scratch: str) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.log.level", "ERROR")
+        # Spark looks through the error of a query that is stopped by a regular expression which
+        # overflows the usual stack, and prints a thousand lines of it.
+        .config("spark.driver.extraJavaOptions", "-Xss16m")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", f"{scratch}/warehouse")
         .config("spark.local.dir", f"{scratch}/local")
