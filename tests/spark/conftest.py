@@ -32,7 +32,7 @@ def faults_folder(tmp_path_factory):
 def spark(tmp_path_factory, faults_folder):
     from tests.spark.sessions import start
 
-    session = start("local[2,4]", tmp_path_factory.mktemp("spark"))
+    session = start("local[2,2]", tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
 
