@@ -79,10 +79,11 @@ class FailingBroker:
     def is_alive(self) -> bool:
         return self.process.poll() is None
 
-    def end(self) -> int:
-        """Kill it if it lives, and return how it ended."""
-        self.process.kill()
-        code = self.process.wait()
+    def end(self, *, is_dying: bool = False) -> int:
+        """Kill it if it lives, unless it must be ending by itself, and return how it ended."""
+        if not is_dying:
+            self.process.kill()
+        code = self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._log.close()
@@ -203,11 +204,12 @@ def check_case(past: Path, old: int, tmp_path: Path, at: int, how: str) -> bool:
     directory = tmp_path / f"{at}-{how}"
     shutil.copytree(past, directory)
     broker = FailingBroker(directory, at, how)
+    is_reached = False
     try:
         story, is_deleted = life(broker)
         is_reached = len(broker.calls) >= at
     finally:
-        code = broker.end()
+        code = broker.end(is_dying=how == "eio" and is_reached)
     if how == "eio" and is_reached:
         assert code == STORAGE_FAILED, f"exit code {code} after EIO at call {at}"
 
