@@ -6,6 +6,7 @@ import pytest
 
 from dualwrite.wire.batch_header import HEADER_SIZE, BatchHeader, seal
 from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.frame import encode_request
 from dualwrite.wire.message import NO_UUID
 from dualwrite.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -290,15 +291,19 @@ def test_a_name_longer_than_any_version_can_carry_closes_its_own_connection_only
 ):
     mine = client.init_producer(topic)
     place = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=1)
-    names = {"transactional_id": topic, "group_id": "readers", field: "x" * 32_768}
+    names = {"transactional_id": topic, "group_id": "readers", field: "x" * 32_767}
     request = TxnOffsetCommitRequest(
         producer_id=mine.producer_id,
         producer_epoch=mine.producer_epoch,
         topics=[TxnOffsetCommitRequestTopic(name=topic, partitions=[place])],
         **names,
     )
+    longest = encode_request(request, 5, 1, "raw")
+    # One byte more than our own encoder takes: its length is one varint higher, so is the frame's.
+    body = longest[4:].replace(b"\x80\x80\x02" + b"x" * 32_767, b"\x81\x80\x02" + b"x" * 32_768)
+    assert len(body) == len(longest) - 4 + 1
     with RawClient(bootstrap) as bad:
-        bad.send(request, 5)
+        bad.socket.sendall(len(body).to_bytes(4, "big") + body)
 
         assert bad.is_closed()
 

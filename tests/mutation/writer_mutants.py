@@ -44,8 +44,8 @@ MUTANTS = (
     Mutant(
         "the pair is not remembered with the data",
         WRITE_PATH,
-        "            yield from self._mode.remember(unit)\n",
-        "            pass\n",
+        "        yield from unit.slot.under_fence(self._mode.remember(unit))\n",
+        "        yield from ()\n",
         DUAL_WRITE_TESTS,
     ),
     Mutant(
@@ -96,7 +96,7 @@ MUTANTS = (
     Mutant(
         "what was sent again is not remembered",
         RESUME,
-        "            yield from self.remember(unit)\n",
+        "            yield from slot.under_fence(self.remember(unit))\n",
         "",
         RESUME_TESTS,
     ),
@@ -110,8 +110,8 @@ MUTANTS = (
     Mutant(
         "a doubt is sent again",
         RESUME,
-        "        return found is Fate.ABORTED\n",
-        "        return found is not Fate.COMMITTED\n",
+        "        return kept, found is Fate.ABORTED\n",
+        "        return kept, found is not Fate.COMMITTED\n",
         RESUME_TESTS,
     ),
     Mutant(
