@@ -2,7 +2,8 @@
 
 Partitions and replication factor -1 mean the broker's defaults; a manual assignment must name this
 broker only. v5 reports the settings in force (never null: Java's admin client fails on null), v7 the
-topic id. Names that occur twice in a request are refused.
+topic id. Who may create a topic without DESCRIBE_CONFIGS on it is told TOPIC_AUTHORIZATION_FAILED in
+place of settings and counts (KIP-525). Names that occur twice in a request are refused.
 """
 
 from collections import Counter
@@ -68,14 +69,18 @@ def _create(
         return _failed(name, refused.code, refused.reason)
     if not call.request.validate_only:
         node.create_topic(topic, call.now)
-    return CreatableTopicResult(
+    result = CreatableTopicResult(
         name=name,
         topic_id=bytes(16) if call.request.validate_only else topic.id,
         error_message=None,
-        num_partitions=topic.partitions,
-        replication_factor=1,
-        configs=_configs(node, topic),
+        configs=[],
     )
+    if call.may(Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name):
+        result.num_partitions, result.replication_factor = topic.partitions, 1
+        result.configs = _configs(node, topic)
+    else:
+        result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return result
 
 
 def may_create(call: "Call[CreateTopicsRequest]", name: str) -> bool:

@@ -83,6 +83,7 @@ RIGHTS: Final[Mapping[ApiKey, tuple[Right, ...]]] = {
     ApiKey.CREATE_TOPICS: (
         Right(O.CREATE, ResourceType.CLUSTER, _NO_TOPIC),
         Right(O.CREATE, ResourceType.TOPIC, _NO_TOPIC, "or"),
+        _topic(O.DESCRIBE_CONFIGS, "to be told its settings"),
     ),
     ApiKey.DELETE_TOPICS: (_topic(O.DELETE), _topic(O.DESCRIBE, "by id, to be told the name")),
     ApiKey.DELETE_RECORDS: (_topic(O.DELETE),),

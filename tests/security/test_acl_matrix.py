@@ -9,9 +9,11 @@ from dualwrite.broker.handlers import served_apis
 from dualwrite.broker.security.rights import RIGHTS, as_markdown
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from dualwrite.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from dualwrite.wire.messages.list_groups import ListGroupsRequest
 from dualwrite.wire.messages.list_transactions import ListTransactionsRequest
-from tests.security.acl_cases import CASES, GROUP
+from tests.security.acl_cases import CASES, GROUP, TOPIC
 from tests.security.desk import REFUSALS, codes, opened_desk, refusal_of
 
 # Answers that stand for "nothing was said about rights" where a name must not even be confirmed.
@@ -95,6 +97,28 @@ def test_lists_leave_out_what_may_not_be_seen(desk):
 
     desk.grant({(Operation.DESCRIBE, ResourceType.GROUP)})
     assert [g.group_id for g in desk.tester.send(ListGroupsRequest(), 5).groups] == [GROUP]
+
+
+def test_a_new_topics_settings_are_told_to_who_may_see_them(desk):
+    """KIP-525: the answer to CreateTopics must not be a way around DescribeConfigs."""
+    deletion = DeleteTopicsRequest(topics=[DeleteTopicState(name=TOPIC)], timeout_ms=5000)
+    assert codes(desk.root.send(deletion, 6)) == {0}
+    topic = CreatableTopic(name=TOPIC, num_partitions=3, replication_factor=1)
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=5000, validate_only=True)
+    may_create = (Operation.CREATE, ResourceType.TOPIC)
+
+    desk.grant({may_create, (Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC)})
+    (told,) = desk.tester.send(request, 7).topics
+    desk.grant({may_create})
+    (untold,) = desk.tester.send(request, 7).topics
+    (old,) = desk.tester.send(request, 4).topics
+
+    assert (told.error_code, told.topic_config_error_code, told.num_partitions) == (0, 0, 3)
+    assert {config.name for config in told.configs} >= {"cleanup.policy", "retention.ms"}
+    assert (untold.error_code, old.error_code) == (0, 0)
+    assert untold.topic_config_error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert (untold.configs, untold.num_partitions, untold.replication_factor) == ([], -1, -1)
+    assert desk.topic_id  # made again for the others
 
 
 def test_every_api_has_its_row_and_its_case():
