@@ -208,6 +208,12 @@ def store(
     if kind == Resource.TOPIC:
         topic = existing_topic(node, name)
         parsed = checked_configs(configs)
+        if topic.is_internal and parsed.get("cleanup.policy") != ["compact"]:
+            # Retention would take prepared transactions and committed offsets with it.
+            raise Refused(
+                ErrorCode.POLICY_VIOLATION,
+                f"{topic.name} holds what the coordinators know: its cleanup.policy is compact",
+            )
         if not dry:
             record = {"kind": "topic_configured", "name": topic.name, "configs": parsed}
             node.commit([], now, [record])

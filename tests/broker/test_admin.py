@@ -257,6 +257,25 @@ def test_alter_configs_replaces_everything(driver):
     assert described(driver, "segment.bytes").value == "2048"
 
 
+@pytest.mark.parametrize("name", ["__transaction_state", "__consumer_offsets"])
+def test_what_the_coordinators_know_is_only_compacted(driver, name):
+    """Retention would take prepared transactions and committed offsets with it."""
+    key, refused = "cleanup.policy", ErrorCode.POLICY_VIOLATION
+    configs = [WholeConfig(name="segment.bytes", value="2048")]
+    whole = WholeResource(resource_type=TOPIC, resource_name=name, configs=configs)
+
+    assert change(driver, key, "delete", name=name) == refused
+    assert change(driver, key, "delete", name=name, dry=True) == refused
+    assert change(driver, key, "delete", APPEND, name=name) == refused
+    assert change(driver, key, None, DELETE, name=name) == refused
+    (replaced,) = driver.call(AlterConfigsRequest(resources=[whole]), 2).responses
+    assert replaced.error_code == refused  # what is not named would go back to delete
+
+    assert change(driver, "segment.bytes", "2048", name=name) == 0
+    assert change(driver, key, "compact", name=name) == 0
+    assert not driver.node.find_log(name, 0).settings.delete
+
+
 def grow(driver, count, name="t"):
     request = CreatePartitionsRequest(
         topics=[CreatePartitionsTopic(name=name, count=count, assignments=None)]
