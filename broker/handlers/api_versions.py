@@ -3,10 +3,12 @@
 Derived from the registry. An unknown version is answered with error 35 in the form of v0 and the
 range of ApiVersions itself (KIP-511). v3 names features: `transaction.version` is what makes a client
 use KIP-890's second version. Up to v3 a supported feature whose lowest version is 0 is left out
-(KAFKA-17011). v5 names the broker that the client means to talk to (KIP-1242); if it is another one,
+(KAFKA-17011). From v3 on the client names its software and version; names that metrics could not carry
+are refused (KIP-511). v5 names the broker that the client means to talk to (KIP-1242); if it is another one,
 REBOOTSTRAP_REQUIRED.
 """
 
+import re
 from typing import TYPE_CHECKING, Final
 
 from dualwrite.broker.handlers import handles
@@ -30,6 +32,8 @@ SUPPORTED_FEATURES: Final = {
     "transaction.version": (0, 2),
 }
 
+_SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+
 
 @handles(ApiKey.API_VERSIONS, versions=(0, 5), request=ApiVersionsRequest)
 def api_versions(node: "Node", call: "Call[ApiVersionsRequest]") -> ApiVersionsResponse:
@@ -40,6 +44,8 @@ def api_versions(node: "Node", call: "Call[ApiVersionsRequest]") -> ApiVersionsR
             error_code=ErrorCode.UNSUPPORTED_VERSION,
             api_keys=[ApiVersion(api_key=own.key, min_version=own.first, max_version=own.last)],
         )
+    if call.version >= 3 and not _names_its_software(request):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     if _means_another_broker(node, request):
         return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
     finalized = finalized_features(node)
@@ -69,6 +75,11 @@ def finalized_features(node: "Node") -> dict[str, int]:
         "metadata.version": SUPPORTED_FEATURES["metadata.version"][1],
         "transaction.version": node.settings["transaction.version"],
     }
+
+
+def _names_its_software(request: ApiVersionsRequest) -> bool:
+    named = request.client_software_name, request.client_software_version
+    return all(_SOFTWARE.fullmatch(text) is not None for text in named)
 
 
 def _means_another_broker(node: "Node", request: ApiVersionsRequest) -> bool:

@@ -65,19 +65,41 @@ def test_p1_an_unknown_version_of_api_versions_is_answered_in_v0(client):
     assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
     ((own),) = answer.api_keys
     assert (own.api_key, own.min_version, own.max_version) == (18, 0, 5)
-    assert client.call(ApiVersionsRequest(), 5).error_code == 0  # the connection goes on
+    assert client.call(ApiVersionsRequest("raw", "1"), 5).error_code == 0  # the connection goes on
+
+
+@pytest.mark.parametrize(
+    "legal", [("librdkafka", "2.6.0"), ("apache-kafka-java", "4.1.0-SNAPSHOT"), ("x", "1")]
+)
+def test_p1_software_may_name_itself(client, legal):
+    for version in (3, 5):
+        assert client.call(ApiVersionsRequest(*legal), version).error_code == 0
+
+
+@pytest.mark.parametrize(
+    "illegal",
+    [("", ""), ("raw", ""), ("", "1"), ("a b", "1"), ("raw", "-1"), ("raw.", "1"), ("é", "1"),
+     ("raw", "1\n"), ("raw", "a" * 5_000 + "-")],
+    ids=lambda pair: repr(pair)[:20],
+)  # fmt: skip
+def test_p1_software_without_a_legal_name_is_refused(client, illegal):
+    """KIP-511; it may ask again on the same connection, by an older version if it likes."""
+    for version in (3, 4, 5):
+        answer = client.call(ApiVersionsRequest(*illegal), version)
+        assert (answer.error_code, answer.api_keys) == (ErrorCode.INVALID_REQUEST, [])
+    assert client.call(ApiVersionsRequest(), 2).error_code == 0
 
 
 def test_p1_a_client_that_means_another_broker_is_sent_away(client):
-    wrong_cluster = client.call(ApiVersionsRequest(cluster_id="another", node_id=1), 5)
-    wrong_node = client.call(ApiVersionsRequest(node_id=2), 5)
+    wrong_cluster = client.call(ApiVersionsRequest("raw", "1", "another", 1), 5)
+    wrong_node = client.call(ApiVersionsRequest("raw", "1", node_id=2), 5)
 
     assert wrong_cluster.error_code == ErrorCode.REBOOTSTRAP_REQUIRED
     assert wrong_node.error_code == ErrorCode.REBOOTSTRAP_REQUIRED
 
 
 def test_p2_the_header_of_an_api_versions_answer_has_no_tags(client):
-    client.socket.sendall(encode_request(ApiVersionsRequest(), 3, 1, "raw"))
+    client.socket.sendall(encode_request(ApiVersionsRequest("raw", "1"), 3, 1, "raw"))
 
     frame = client.receive_frame()
 
@@ -86,7 +108,7 @@ def test_p2_the_header_of_an_api_versions_answer_has_no_tags(client):
 
 def test_p3_api_versions_may_be_asked_again_and_again(client):
     assert client.call(ApiVersionsRequest(), 0).error_code == 0
-    assert client.call(ApiVersionsRequest(), 4).error_code == 0
+    assert client.call(ApiVersionsRequest("raw", "1"), 4).error_code == 0
 
 
 def test_p5_created_topics_come_with_a_list_of_settings(client, name):
@@ -283,7 +305,7 @@ def test_p16_fetch_sessions_are_declined(client, topic):
 
 
 def test_p17_telemetry_is_not_offered(client):
-    offered = {api.api_key for api in client.call(ApiVersionsRequest(), 4).api_keys}
+    offered = {api.api_key for api in client.call(ApiVersionsRequest("raw", "1"), 4).api_keys}
 
     assert not offered & {71, 72}
 

@@ -34,7 +34,7 @@ def test_an_empty_request_of_every_version_is_answered(broker, key, version):
 
 def test_api_versions_offers_what_is_served(broker):
     with RawClient(broker.bootstrap_servers) as client:
-        offered = client.call(ApiVersionsRequest(), 4).api_keys
+        offered = client.call(ApiVersionsRequest("raw", "1"), 4).api_keys
 
     served = served_apis()
     assert {o.api_key: o.max_version for o in offered} == {k: a.last for k, a in served.items()}
