@@ -83,18 +83,15 @@ class ClientConfig:
         return self.security_protocol.startswith("sasl_")
 
 
-def parse_config(
-    settings: Mapping[str, Any], *, transactional: bool, overrides: Mapping[str, Any] | None = None
-) -> ClientConfig:
+def parse_config(settings: Mapping[str, Any], *, transactional: bool) -> ClientConfig:
     """Check `settings` and make a `ClientConfig`; whatever is wrong is a `ConfigurationError`.
 
     `transactional` says that the caller needs a transactional id (a producer, not an admin).
     """
     require_mapping(settings)
-    merged = {**settings, **(overrides or {})}
     values: dict[str, Any] = {}
     named_by: dict[str, str] = {}
-    for key, raw in merged.items():
+    for key, raw in settings.items():
         if key in _FIXED:
             _require_fixed(key, raw)
             continue
