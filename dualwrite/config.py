@@ -26,6 +26,7 @@ COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 SECURITY_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 DEFAULT_PORT = 9092
+PEM_BEGINS = "-----BEGIN "
 
 Address = tuple[str, int]
 
@@ -63,8 +64,11 @@ class ClientConfig:
     sasl_username: str | None = None
     sasl_password: str | None = field(default=None, repr=False)
     ssl_ca_location: str | None = None
+    ssl_ca_pem: str | None = field(default=None, repr=False)
     ssl_certificate_location: str | None = None
+    ssl_certificate_pem: str | None = field(default=None, repr=False)
     ssl_key_location: str | None = None
+    ssl_key_pem: str | None = field(default=None, repr=False)
     ssl_key_password: str | None = field(default=None, repr=False)
     ssl_verify_hostname: bool = True
     ssl_verify_certificate: bool = True
@@ -103,7 +107,7 @@ def parse_config(settings: Mapping[str, Any], *, transactional: bool) -> ClientC
             raise ConfigurationError(f"{named_by[name]!r} and {key!r} say different things")
         values[name] = value
         named_by[name] = key
-    _check_together(values, named_by, transactional)
+    _check_together(values, transactional)
     return ClientConfig(**values)
 
 
@@ -116,9 +120,7 @@ def require_mapping(settings: object) -> None:
         )
 
 
-def _check_together(
-    values: dict[str, Any], named_by: Mapping[str, str], transactional: bool
-) -> None:
+def _check_together(values: Mapping[str, Any], transactional: bool) -> None:
     if not values.get("bootstrap"):
         raise ConfigurationError("'bootstrap.servers' is missing")
     if transactional and not values.get("transactional_id"):
@@ -137,8 +139,22 @@ def _check_together(
         ):
             if values.get(name) is None:
                 raise ConfigurationError(f"{key!r} is missing: 'security.protocol' asks for SASL")
-    if "ssl_key_location" in values and "ssl_certificate_location" not in values:
-        raise ConfigurationError("'ssl.key.location' needs 'ssl.certificate.location'")
+    _check_tls_files(values)
+
+
+def _check_tls_files(values: Mapping[str, Any]) -> None:
+    """Each of the three is a file or a text, and a key is of a certificate."""
+    for what in ("ca", "certificate", "key"):
+        if f"ssl_{what}_location" in values and f"ssl_{what}_pem" in values:
+            raise ConfigurationError(
+                f"'ssl.{what}.location' and 'ssl.{what}.pem' cannot be given together"
+            )
+    has_certificate = "ssl_certificate_location" in values or "ssl_certificate_pem" in values
+    for form in ("location", "pem"):
+        if f"ssl_key_{form}" in values and not has_certificate:
+            raise ConfigurationError(
+                f"'ssl.key.{form}' needs 'ssl.certificate.location' or 'ssl.certificate.pem'"
+            )
 
 
 def milliseconds(timeout: float | None, default_ms: float) -> float:
@@ -168,6 +184,15 @@ def _text(key: str, raw: Any) -> str:
     if not isinstance(raw, str) or not raw:
         raise ConfigurationError(f"{key!r} must be a text that is not empty")
     return raw
+
+
+def _pem(key: str, raw: Any) -> str:
+    """The text of a PEM file. It may be a secret, so no error shows it."""
+    if PEM_BEGINS not in _text(key, raw):
+        raise ConfigurationError(
+            f"{key!r} must be the text of a PEM file ({PEM_BEGINS}…), not its name"
+        )
+    return str(raw)
 
 
 def _sent_text(key: str, raw: Any) -> str:
@@ -295,8 +320,11 @@ _KEYS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "sasl.username": ("sasl_username", _text),
     "sasl.password": ("sasl_password", _text),
     "ssl.ca.location": ("ssl_ca_location", _text),
+    "ssl.ca.pem": ("ssl_ca_pem", _pem),
     "ssl.certificate.location": ("ssl_certificate_location", _text),
+    "ssl.certificate.pem": ("ssl_certificate_pem", _pem),
     "ssl.key.location": ("ssl_key_location", _text),
+    "ssl.key.pem": ("ssl_key_pem", _pem),
     "ssl.key.password": ("ssl_key_password", _text),
     "ssl.endpoint.identification.algorithm": ("ssl_verify_hostname", _identification),
     "enable.ssl.certificate.verification": ("ssl_verify_certificate", _flag),

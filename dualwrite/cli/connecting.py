@@ -103,7 +103,7 @@ def for_librdkafka(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read `key=value` lines; `#` begins a comment."""
+    r"""Read `key=value` lines; `#` begins a comment. In the value of a `.pem` key `\n` ends a line."""
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -115,7 +115,8 @@ def read_properties(path: Path) -> dict[str, str]:
         key, equals, value = line.partition("=")
         if not equals:
             raise typer.BadParameter(f"{path}:{number}: not a key=value line")
-        found[key.strip()] = value.strip()
+        name, text = key.strip(), value.strip()
+        found[name] = text.replace("\\n", "\n") if name.endswith(".pem") else text
     return found
 
 

@@ -6,7 +6,7 @@ everything that people set; the rest is translated or refused by name, never ign
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dualwrite.config import parse_config
@@ -28,7 +28,10 @@ _RENAMED = {
     "max.request.size": "message.max.bytes",
     "fetch.max.wait.ms": "fetch.wait.max.ms",
     "ssl.truststore.certificates": "ssl.ca.pem",
+    "ssl.keystore.certificate.chain": "ssl.certificate.pem",
+    "ssl.keystore.key": "ssl.key.pem",
 }
+_PEM_TYPES = ("ssl.keystore.type", "ssl.truststore.type")
 _JVM_ONLY = re.compile(
     r"(key|value)\.(de)?serializer|interceptor\.classes|metric\.reporters|partitioner\.class"
     r"|ssl\.(keystore|truststore)\..*|sasl\.(login|client)\.callback\..*"
@@ -44,9 +47,9 @@ class SinkOptions:
     """What a sink was told."""
 
     sink: str
-    kafka: Mapping[str, Any]
+    kafka: Mapping[str, Any] = field(repr=False)  # passwords and keys may be in it
     topic: str | None = None
-    decisions: str | None = None
+    decisions: str | None = field(default=None, repr=False)
     job: str | None = None
     mode: str = "2pc"
 
@@ -116,7 +119,9 @@ def kafka_settings(options: Mapping[str, str]) -> dict[str, Any]:
         name = key.removeprefix(PREFIX)
         if name == "sasl.jaas.config":
             settings.update(_from_jaas(value))
-        elif _JVM_ONLY.fullmatch(name):
+        elif name in _PEM_TYPES and value.upper() == "PEM":
+            continue  # the only type that there is here
+        elif _JVM_ONLY.fullmatch(name) and name not in _RENAMED:
             raise ConfigurationError(f"{key} belongs to the Java client; {_instead_of(name)}")
         else:
             settings[_RENAMED.get(name, name)] = value
@@ -127,7 +132,10 @@ def kafka_settings(options: Mapping[str, str]) -> dict[str, Any]:
 
 def _instead_of(name: str) -> str:
     if name.startswith("ssl."):
-        return "here PEM files are named by ssl.ca.location, ssl.certificate.location, ssl.key.location"
+        return (
+            "here PEM files are named by ssl.ca.location, ssl.certificate.location,"
+            " ssl.key.location, or their text is given by the same names with .pem"
+        )
     if "serializer" in name:
         return "keys and values are bytes here: convert them with DataFrame functions"
     return "there is nothing like it here"

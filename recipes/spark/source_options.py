@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dualwrite.errors import ConfigurationError
@@ -42,7 +42,7 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 class SourceOptions:
     """What the source was told."""
 
-    kafka: Mapping[str, Any]
+    kafka: Mapping[str, Any] = field(repr=False)  # passwords and keys may be in it
     topics: tuple[str, ...] = ()
     pattern: str | None = None
     assigned: tuple[Partition, ...] = ()

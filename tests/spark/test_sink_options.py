@@ -71,6 +71,29 @@ def test_java_names_are_translated():
     assert (options.kafka["sasl.username"], options.kafka["sasl.password"]) == ("me", 'a"b')
 
 
+def test_the_java_clients_pem_texts_are_translated():
+    begins = "-----BEGIN PRIVATE KEY-----"
+    java = {
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": "-----BEGIN CERTIFICATE----- trusted",
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": "-----BEGIN CERTIFICATE----- own",
+        "ssl.keystore.key": begins,
+        "ssl.key.password": "locked",
+    }
+    options = parse_sink({**GOOD, **{f"kafka.{key}": value for key, value in java.items()}})
+
+    assert {key: value for key, value in options.kafka.items() if key.startswith("ssl.")} == {
+        "ssl.ca.pem": "-----BEGIN CERTIFICATE----- trusted",
+        "ssl.certificate.pem": "-----BEGIN CERTIFICATE----- own",
+        "ssl.key.pem": begins,
+        "ssl.key.password": "locked",
+    }
+    assert begins not in repr(options)
+    with pytest.raises(ConfigurationError, match="Java client"):
+        parse_sink({**GOOD, "kafka.ssl.keystore.type": "JKS"})
+
+
 def test_overwriting_a_topic_and_an_unregistered_source_are_refused():
     schema = StructType([StructField("value", StringType())])
 
