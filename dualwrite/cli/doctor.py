@@ -16,6 +16,7 @@ from dualwrite.cli.connecting import (
     StoreUrl,
     TableName,
     bound_elsewhere,
+    for_librdkafka,
     guarded,
     kafka_config,
     opened_store,
@@ -26,7 +27,7 @@ from dualwrite.errors import DualWriteError
 
 if TYPE_CHECKING:
     from dualwrite.admin import TransactionAdmin
-    from dualwrite.store import Store
+    from dualwrite.store import DurabilityCheck, Store
 
 INIT_PRODUCER_ID = 22
 
@@ -62,6 +63,7 @@ def doctor(
             checks, cluster = [Check("broker", str(error), "bad")], None
         else:
             checks, cluster = _guarded_checks("broker", lambda: _of_broker(config)), config
+            checks += _guarded_checks("decisions", lambda: [*_of_decision_topics(config)])
         if store:
             checks += _guarded_checks("store", lambda: _of_store_at(store, table, cluster))
         else:
@@ -117,6 +119,24 @@ def _of_open_transactions(admin: "TransactionAdmin") -> Iterator[Check]:
         yield Check("open for over a minute", entry.transactional_id, "warn")
 
 
+def _of_decision_topics(config: Mapping[str, Any]) -> Iterator[Check]:
+    """The topics of Spark's sinks; what is decided must not be deleted in them."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    from dualwrite.recipes.spark.names import DECISION_TOPICS
+    from dualwrite.recipes.spark.topic_log import durability
+
+    admin = AdminClient({"log_level": "0"} | for_librdkafka(config))
+    try:
+        topics = admin.list_topics(timeout=int(config["max.block.ms"]) / 1000).topics
+    except KafkaException as error:
+        raise DualWriteError(error.args[0].str()) from error
+    for topic in sorted(topics):
+        if topic.startswith(DECISION_TOPICS):
+            yield _judged("decisions", durability(admin, topic, config))
+
+
 def _of_store_at(url: str, table: str, config: Mapping[str, Any] | None) -> list[Check]:
     """What the store says of itself, and what its rows are worth if a cluster can be asked."""
     with opened_store(url, table) as opened:
@@ -136,13 +156,17 @@ def _of_schema(store: "Store") -> Iterator[Check]:
 
 
 def _of_durability(store: "Store") -> Iterator[Check]:
+    for check in store.durability().checks:
+        yield _judged("durability", check)
+
+
+def _judged(about: str, check: "DurabilityCheck") -> Check:
     from dualwrite.store import Verdict
 
-    for check in store.durability().checks:
-        bad = "warn" if check.is_accepted else "bad"
-        verdict = {Verdict.UNSAFE: bad, Verdict.UNKNOWN: "warn"}.get(check.verdict, "ok")
-        told = f"{check.value} ({check.verdict.value}, wanted {check.wanted})"
-        yield Check(f"durability: {check.name}", told, verdict)
+    bad = "warn" if check.is_accepted else "bad"
+    verdict = {Verdict.UNSAFE: bad, Verdict.UNKNOWN: "warn"}.get(check.verdict, "ok")
+    told = f"{check.value} ({check.verdict.value}, wanted {check.wanted})"
+    return Check(f"{about}: {check.name}", told, verdict)
 
 
 def _of_rows(store: "Store", config: Mapping[str, Any]) -> Iterator[Check]:

@@ -12,6 +12,9 @@ from dualwrite.errors import ConfigurationError
 SLOTS_PER_PARTITION_MAX = 16
 """A partition with more abandoned transactions than this has a fault that a retry cannot cure."""
 
+DECISION_TOPICS = "__dualwrite_decisions."
+"""How the names of all sinks' decision topics begin."""
+
 _SINK = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 
 
@@ -46,4 +49,4 @@ def coordinator_id(sink: str) -> str:
 
 
 def decision_topic(sink: str) -> str:
-    return f"__dualwrite_decisions.{sink}"
+    return f"{DECISION_TOPICS}{sink}"

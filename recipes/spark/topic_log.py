@@ -4,6 +4,9 @@ One partition, one record per entry, written in ordinary transactions of the id
 `spark.<sink>.coordinator`. Every change initialises that id first, which ends what an older writer
 left open and fences it; reads to the high watermark; and commits. So between what was read and
 what is written nothing can come in, and a change whose commit went unanswered is simply repeated.
+
+A topic that somebody else has made, or changed, must not delete by age or size: whoever opens the ledger
+looks. Without the right to see its settings (DESCRIBE_CONFIGS) nobody can tell, and it is taken as it is.
 """
 
 import logging
@@ -20,7 +23,13 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka import KafkaError as ClientsError
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from dualwrite.errors import DualWriteError, Fenced, OutcomeUnknown
 from dualwrite.failures import AbortableError, KafkaTimeout
@@ -30,6 +39,7 @@ from dualwrite.recipes.spark.decision_log import DecidingTransaction, no_data
 from dualwrite.recipes.spark.ledger import Change, Entries, Ledger, Superseded, decode, encode
 from dualwrite.recipes.spark.names import coordinator_id, decision_topic
 from dualwrite.recipes.spark.patience import passes, patiently, seconds_of
+from dualwrite.store import Durability, DurabilityCheck, Verdict
 
 TRIES = 20
 BACKOFF_SECONDS = 0.05
@@ -53,6 +63,7 @@ class TopicDecisionLog:
         self._topic = decision_topic(sink)
         self._admin = AdminClient(consumer_config(config))
         self._is_there = False
+        self._is_checked = False
         self._ledger = Ledger()
         self._position = 0
         self._consumer = Consumer(
@@ -172,11 +183,33 @@ class TopicDecisionLog:
 
     def _ensure_topic(self) -> None:
         if self._topic_is_there():
+            if not self._is_checked:
+                check = durability(self._admin, self._topic, self._config)
+                Durability((check,)).require()
+                self._is_checked = True
             return
         topic = NewTopic(self._topic, num_partitions=1, config=TOPIC_CONFIG)
         try:
             self._admin.create_topics([topic])[self._topic].result()
+            self._is_checked = True
         except KafkaException as error:
             if error.args[0].code() != ClientsError.TOPIC_ALREADY_EXISTS:
                 raise
         self._is_there = True
+
+
+def durability(admin: AdminClient, topic: str, config: Mapping[str, Any]) -> DurabilityCheck:
+    """Whether the decisions in a topic stay there."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+
+    def ask(seconds: float) -> str:
+        asked = admin.describe_configs([resource], request_timeout=seconds)
+        return str(asked[resource].result()["cleanup.policy"].value)
+
+    name, wanted = f"cleanup.policy of {topic}", TOPIC_CONFIG["cleanup.policy"]
+    try:
+        policy = patiently(ask, config)
+    except KafkaException as error:
+        return DurabilityCheck(name, error.args[0].str(), wanted, Verdict.UNKNOWN)
+    verdict = Verdict.SAFE if policy == wanted else Verdict.UNSAFE
+    return DurabilityCheck(name, policy, wanted, verdict)

@@ -1,7 +1,9 @@
 """The doctor looks at both sides and changes nothing."""
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from dualwrite.broker import Broker
 from tests.cli.operator import as_json, dualwrite
 from tests.dualwrite.crashed import CrashedInstance
 
@@ -51,6 +53,23 @@ def test_missing_tables_are_bad(sqlite_world, to):
     result = dualwrite("doctor", *to[:4], "--table", "nowhere", "--json")
 
     assert result.exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "verdict"), [("compact", "ok"), ("delete", "bad"), ("compact,delete", "bad")]
+)
+def test_a_decision_topic_that_deletes_is_bad(policy, verdict):
+    """Spark's sinks keep there what is decided, for as long as a batch may come again."""
+    topic = "__dualwrite_decisions.orders"
+    with Broker() as broker:
+        servers = broker.bootstrap_servers
+        made = NewTopic(topic, 1, config={"cleanup.policy": policy})
+        admin = AdminClient({"bootstrap.servers": servers})
+        admin.create_topics([made])[topic].result(20)
+        result = dualwrite("doctor", "--bootstrap-servers", servers, "--json")
+
+    assert verdicts(as_json(result))[f"decisions: cleanup.policy of {topic}"] == verdict
+    assert result.exit_code == (1 if verdict == "bad" else 0)
 
 
 def test_unreachable_parts_are_findings(tmp_path):

@@ -4,7 +4,14 @@ import threading
 import time
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from dualwrite import TransactionAdmin
 
@@ -12,6 +19,16 @@ from dualwrite import TransactionAdmin
 def create_topic(servers, topic, partitions=1, **config):
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, partitions, config=config)])[topic].result()
+
+
+def alter_topic(servers, topic, **config):
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in config.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.incremental_alter_configs([resource])[resource].result()
 
 
 def fill(servers, topic, values, partitions=None):

@@ -3,12 +3,13 @@
 import threading
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from sqlalchemy import text
 
 from dualwrite import TwoPhaseProducer
 from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import Broker, BrokerProcess
-from dualwrite.errors import DualWriteError, Fenced, OutcomeUnknown
+from dualwrite.errors import ConfigurationError, DualWriteError, Fenced, OutcomeUnknown
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.recipes.spark.ledger import (
     HEAD,
@@ -26,8 +27,10 @@ from dualwrite.recipes.spark.ledger import (
 )
 from dualwrite.recipes.spark.names import coordinator_id, decision_topic
 from dualwrite.recipes.spark.sql_log import SqlDecisionLog
-from dualwrite.recipes.spark.topic_log import TRIES, TopicDecisionLog
+from dualwrite.recipes.spark.topic_log import TRIES, TopicDecisionLog, durability
 from dualwrite.recipes.spark.zookeeper_log import ZooKeeperLog
+from dualwrite.store import Verdict
+from tests.spark import kafka
 
 
 @pytest.fixture
@@ -313,6 +316,33 @@ def test_a_takeover_waits_for_a_decision_that_is_being_written(postgres_log, mon
     threads[0].join()
 
     assert found[0].pending == [decision()]
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+def test_a_topic_that_deletes_decisions_is_not_opened(policy):
+    """A job that was decided would be written again, and what is pending would be aborted."""
+    topic = decision_topic("orders")
+    with Broker() as broker:
+        config = {"bootstrap.servers": broker.bootstrap_servers}
+        kafka.create_topic(broker.bootstrap_servers, topic, **{"cleanup.policy": policy})
+        log = TopicDecisionLog(config, "orders")
+        with pytest.raises(ConfigurationError, match=rf"{topic} is {policy}, wanted compact"):
+            log.update(opening("t", "n1"))
+        assert log.read().head is None
+
+        kafka.alter_topic(broker.bootstrap_servers, topic, **{"cleanup.policy": "compact"})
+        log.update(opening("t", "n1"))
+        assert log.read().head.run == 1
+        log.close()
+
+
+def test_settings_that_nobody_tells_are_unknown():
+    """Not every principal may see them (DESCRIBE_CONFIGS), nor need it."""
+    with Broker() as broker:
+        config = {"bootstrap.servers": broker.bootstrap_servers}
+        check = durability(AdminClient(config), "no-such-topic", config)
+
+    assert check.verdict is Verdict.UNKNOWN
 
 
 def test_a_broker_that_stays_away_is_given_up(monkeypatch):
