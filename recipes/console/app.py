@@ -18,7 +18,11 @@ from dualwrite.recipes.console.audit import AuditLog
 from dualwrite.recipes.console.cluster import ClusterReader
 from dualwrite.recipes.console.database import Database
 from dualwrite.recipes.console.guard import Guard, cookie_header
-from dualwrite.recipes.console.records import PAGE_RECORDS, ClusterUnavailable
+from dualwrite.recipes.console.records import (
+    PAGE_RECORDS,
+    ClusterUnavailable,
+    ClusterUnreachable,
+)
 from dualwrite.recipes.console.templating import Templates
 
 HERE: Final = Path(__file__).parent
@@ -58,7 +62,7 @@ def create_app(
         Route("/topic", pages.safely(pages.topic)),
         Route("/groups", pages.safely(pages.groups)),
         Route("/group", pages.safely(pages.group)),
-        Route("/audit", pages.safely(pages.audit)),
+        Route("/audit", pages.audit),  # it needs no cluster
         *_login_routes(access, audit, templates),
         Mount("/static", StaticFiles(directory=HERE / "static")),
     ]
@@ -132,7 +136,10 @@ class _Pages:
 
         def answer(request: Request) -> Response:
             try:
+                self._cluster.reach()
                 return handler(request)
+            except ClusterUnreachable as error:
+                return self._failed(request, 502, "The cluster can't be reached", str(error))
             except ClusterUnavailable as error:
                 return self._failed(request, 502, "The cluster did not answer", str(error))
             except _BadRequest as error:
@@ -151,7 +158,7 @@ class _Pages:
         return self._templates.page(
             request,
             template,
-            cluster_id=self._cluster.cluster_id(),
+            cluster_id=self._cluster.cluster_id,
             servers=self._cluster.config["bootstrap.servers"],
             store=self._database.scheme if self._database else "",
             **values,

@@ -20,8 +20,10 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from dualwrite.admin import TransactionAdmin, TransactionDescription, TransactionListing
 from dualwrite.errors import DualWriteError
+from dualwrite.failures import KafkaTimeout
 from dualwrite.recipes.console.records import (
     ClusterUnavailable,
+    ClusterUnreachable,
     Page,
     PartitionName,
     browse,
@@ -29,6 +31,8 @@ from dualwrite.recipes.console.records import (
 )
 
 ANSWER_SECONDS: Final = 10.0
+REACH_SECONDS: Final = 2.0
+"""How long a page waits for the first answer: a cluster that is down is best shown as that, and soon."""
 IDS_MAX: Final = 200
 GROUPS_MAX: Final = 200
 PARTITIONS_MAX: Final = 1000
@@ -145,14 +149,26 @@ class ClusterReader:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = {"max.block.ms": int(ANSWER_SECONDS * 1000), **config}
         self.admin = TransactionAdmin(self.config)
+        reach_ms = min(int(REACH_SECONDS * 1000), int(self.config["max.block.ms"]))
+        self._door = TransactionAdmin({**self.config, "max.block.ms": reach_ms})
+        self.cluster_id = ""
+        """Of the cluster that was reached last."""
         theirs = {key: value for key, value in config.items() if key not in OURS_ALONE}
         self._librdkafka = AdminClient({**theirs, "log_level": 0})
 
     def close(self) -> None:
+        self._door.close()
         self.admin.close()
 
-    def cluster_id(self) -> str:
-        return str(_ours(self.admin.cluster_id))
+    def reach(self) -> None:
+        """Raise `ClusterUnreachable` soon if no broker answers; ask this before anything else."""
+        try:
+            self.cluster_id = self._door.cluster_id()
+        except KafkaTimeout as error:
+            told = f"No broker answers at {self.config['bootstrap.servers']}"
+            raise ClusterUnreachable(f"{told}: {error.last_error or 'silence'}") from error
+        except DualWriteError as error:
+            raise ClusterUnreachable(str(error)) from error
 
     # Transactions
 

@@ -46,6 +46,10 @@ class ClusterUnavailable(Exception):
     """The cluster gave no answer, or not the one that was asked for."""
 
 
+class ClusterUnreachable(ClusterUnavailable):
+    """The cluster gave no answer to the first question."""
+
+
 @dataclass(frozen=True, slots=True)
 class ShownRecord:
     """One record as text, with what a read_committed reader makes of it."""

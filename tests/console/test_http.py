@@ -70,11 +70,11 @@ class Browser:
 
 
 @contextmanager
-def serving(bootstrap, audit, **options):
+def serving(bootstrap, audit, settings=BRIEF, **options):
     """A console on a free port; gives its address."""
     listening = open_port(0)
     access = Access.on_loopback(TOKEN, listening.getsockname()[1])
-    app = create_app({"bootstrap.servers": bootstrap, **BRIEF}, access, audit, **options)
+    app = create_app({"bootstrap.servers": bootstrap, **settings}, access, audit, **options)
     with ConsoleServer(app, listening) as server:
         yield f"http://127.0.0.1:{server.port}"
 
@@ -505,12 +505,26 @@ def test_without_a_store_there_are_no_actions(member, sqlite_world, undecided):
     assert sqlite_world.records("read_uncommitted") == [1]
 
 
-def test_cluster_that_does_not_answer_is_a_page(audit):
-    with serving("127.0.0.1:1", audit) as address, browsing(address, member=True) as browser:
-        answer = browser.get("/transactions")
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_cluster_that_cannot_be_reached_is_a_page_soon(audit, method):
+    """However long its answers may take, nobody waits that long (here for ever) for the first one."""
+    patient = {"max.block.ms": 2**31 - 1}
+    with (
+        serving("127.0.0.1:1", audit, patient) as address,
+        browsing(address, member=True) as browser,
+    ):
+        if method == "get":
+            answer = browser.get("/transactions")
+        else:
+            answer = browser.post("/transaction/resolve", {"id": "x", "confirmation": "x"})
+        told = html.unescape(answer.text)
+        written = browser.get("/audit")
 
     assert answer.status_code == 502
-    assert "did not answer" in answer.text
+    assert "The cluster can't be reached" in told
+    assert "No broker answers at 127.0.0.1:1: " in told
+    assert written.status_code == 200  # what was done is known without the cluster
+    assert "begun" not in written.text
 
 
 def test_console_is_served_on_loopback_only():
