@@ -11,11 +11,18 @@ if TYPE_CHECKING:
     from dualwrite.adapters.sql import SqlStore
 
 
-def open_store(url: str, table: str | None = None, schema: str | None = None) -> Store:
+def open_store(
+    url: str,
+    table: str | None = None,
+    schema: str | None = None,
+    *,
+    start_seconds: float | None = None,
+) -> Store:
     """Open the store that a URL names.
 
     `rocksdb:PATH` and `zookeeper://HOST:PORT,HOST:PORT/ROOT` are ours, everything else is
-    SQLAlchemy's. Drivers are imported only for the store that is asked for.
+    SQLAlchemy's. Drivers are imported only for the store that is asked for. `start_seconds` is how
+    long a ZooKeeper is waited for; an SQL driver has that in its URL.
     """
     try:
         parts = urlsplit(url)
@@ -30,7 +37,8 @@ def open_store(url: str, table: str | None = None, schema: str | None = None) ->
             from dualwrite.adapters import zookeeper
 
             root = parts.path.rstrip("/") or zookeeper.ROOT
-            return zookeeper.ZooKeeperStore(parts.netloc, root)
+            seconds = zookeeper.START_SECONDS if start_seconds is None else start_seconds
+            return zookeeper.ZooKeeperStore(parts.netloc, root, start_seconds=seconds)
     return open_sql_store(url, table, schema)
 
 

@@ -106,7 +106,8 @@ class ZooKeeperStore:
 
     `client_or_hosts` is a `KazooClient`, started or not, or its hosts. A lease is an ephemeral node
     and lasts as long as the session, so the session's timeout is what `lease_seconds` should be.
-    Nodes belong to the client's own identity if it has one (`auth_data`), or get `acl`.
+    Nodes belong to the client's own identity if it has one (`auth_data`), or get `acl`. A client that is
+    not started yet gets `start_seconds` for its first answer.
     """
 
     def __init__(
@@ -116,6 +117,7 @@ class ZooKeeperStore:
         *,
         acl: Sequence[Any] | None = None,
         multi_bytes_max: int = MULTI_BYTES_MAX,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         if not isinstance(root, str) or not _ROOT.fullmatch(root) or "/." in root:
             raise ConfigurationError(f"not a path for a root node: {root!r}")
@@ -127,7 +129,7 @@ class ZooKeeperStore:
         self._multi_bytes_max = multi_bytes_max
         if not self._client.connected:
             try:
-                self._client.start(timeout=START_SECONDS)
+                self._client.start(timeout=start_seconds)
             except KazooTimeoutError as error:
                 raise StoreUnavailable(f"ZooKeeper did not answer: {error}") from error
         if self._acl is None:

@@ -7,6 +7,7 @@ module with a function `start(arguments)` reads its arguments itself.
 """
 
 import importlib
+import logging
 import pkgutil
 import sys
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     import typer
 
 __all__ = ["build_app", "main"]
+
+_DRIVERS = ("kazoo", "sqlalchemy")
 
 
 def build_app(only: str | None = None) -> "typer.Typer":
@@ -61,6 +64,7 @@ def _show_version(is_asked: bool) -> None:
 
 def main() -> None:
     """Entry point: exit code 0 is done, 1 is refused or differing, 2 is wrong usage."""
+    _leave_out_what_drivers_log()
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in _modules():
         build_app()()
@@ -68,6 +72,15 @@ def main() -> None:
     if start is not None:
         sys.exit(start(sys.argv[2:]))
     build_app(only=name)()
+
+
+def _leave_out_what_drivers_log() -> None:
+    """A store that does not answer is told in a line by the command, not in ten by its driver.
+
+    A command that serves sets up a log, and there they are.
+    """
+    for name in _DRIVERS:
+        logging.getLogger(name).addHandler(logging.NullHandler())
 
 
 def _modules() -> list[str]:

@@ -108,7 +108,7 @@ def start(arguments: Sequence[str]) -> int:
     from dualwrite.broker.security.errors import SecurityConfigError
     from dualwrite.broker.settings import SettingError, Settings, directory_of
     from dualwrite.broker.storage.errors import StorageError, StorageFailed
-    from dualwrite.errors import ConfigurationError
+    from dualwrite.errors import ConfigurationError, DualWriteError
 
     try:
         logging.basicConfig(
@@ -125,7 +125,7 @@ def start(arguments: Sequence[str]) -> int:
         return _say(error, USAGE)
     except StorageFailed as error:
         return _say(error, STORAGE_FAILED)
-    except StorageError as error:
+    except (StorageError, DualWriteError) as error:
         return _say(error, REFUSED)
     except OSError as error:
         # A port in use or a missing right is a refusal; EIO is a disk that fails, at the start too.

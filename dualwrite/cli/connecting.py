@@ -47,7 +47,7 @@ LOCAL: Final = "127.0.0.1:9092"
 ANSWER_MS: Final = 15_000
 """How long a command waits for an answer, unless the file says it by `max.block.ms`."""
 REACH_MS: Final = 4_000
-"""How long for the first one: a cluster that is not there is not worth a longer wait."""
+"""How long for the first one: a cluster or a ZooKeeper that is not there is not worth a longer wait."""
 
 
 class Unreachable(DualWriteError):
@@ -143,11 +143,11 @@ def opened_store(url: str | None, table: str) -> "Iterator[Store]":
     """Open the store that a URL names."""
     if not url:
         raise typer.BadParameter("give --store: without it nobody can know what is decided")
-    from dualwrite.recipes.dual_write import store_at
+    from dualwrite.adapters.opening import open_store
 
     require_file("--store", url)
     try:
-        store = store_at(url, table)
+        store = open_store(url, table, start_seconds=REACH_MS / 1000)
     except ConfigurationError as error:
         raise typer.BadParameter(f"--store: {error}") from None
     try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 import typer
 
 from dualwrite.cli.connecting import (
+    REFUSED,
     TABLE,
     USAGE,
     Bootstrap,
@@ -50,7 +51,7 @@ def console(
     ] = None,
 ) -> None:
     """Serve the console on loopback, for any Kafka cluster."""
-    from dualwrite.errors import ConfigurationError
+    from dualwrite.errors import ConfigurationError, DualWriteError
 
     logging.basicConfig(level="INFO", stream=sys.stderr)
     if not is_installed():
@@ -67,6 +68,9 @@ def console(
     except (ConfigurationError, OSError) as error:
         typer.echo(f"dualwrite console: {error}", err=True)
         raise typer.Exit(USAGE) from None
+    except DualWriteError as error:
+        typer.echo(f"dualwrite console: {error}", err=True)
+        raise typer.Exit(REFUSED) from None
     server.run()
 
 

@@ -14,6 +14,7 @@ import typer
 
 from dualwrite.cli.connecting import (
     DONE,
+    REACH_MS,
     AsJson,
     Bootstrap,
     CommandConfig,
@@ -165,7 +166,7 @@ def _engine(
         )
     except ConfigurationError as error:
         raise typer.BadParameter(str(error)) from error
-    return Engine(options, f"command-{secrets.token_hex(8)}")
+    return Engine(options, f"command-{secrets.token_hex(8)}", REACH_MS / 1000)
 
 
 def _status(engine: "Engine", log: "DecisionLog") -> dict[str, Any]:

@@ -12,6 +12,8 @@ from dualwrite.recipes.console.cluster import ClusterReader
 from dualwrite.store import Heuristic, StoreRow
 
 RECORDED_BY = "console"
+START_SECONDS = 4.0
+"""How long a ZooKeeper is waited for: a console that does not start is started again."""
 # Whoever writes by this store claims a row before its first transaction.
 NO_ROW = "the store has no row for it, so another database may decide about it"
 
@@ -36,7 +38,7 @@ class Database:
 
     def __init__(self, url: str, cluster: ClusterReader, table: str | None = None) -> None:
         self.scheme = url.partition(":")[0].partition("+")[0]
-        self._store = open_store(url, table)
+        self._store = open_store(url, table, start_seconds=START_SECONDS)
         self._cluster = cluster
 
     def close(self) -> None:

@@ -23,6 +23,8 @@ class Engine:
 
     options: SinkOptions
     token: str
+    start_seconds: float | None = None
+    """How long a ZooKeeper that holds the decisions is waited for, if not as long as usual."""
 
     def transactions(self) -> Transactions:
         if self.options.mode == "resume":
@@ -32,7 +34,8 @@ class Engine:
     @contextmanager
     def decisions(self, home: Any = None) -> Iterator[DecisionLog]:
         """Open the ledger; `home` is a store that the caller has open already."""
-        log = open_log(home or self.options.decisions, self.options.kafka, self.options.sink)
+        options = self.options
+        log = open_log(home or options.decisions, options.kafka, options.sink, self.start_seconds)
         try:
             yield log
         finally:

@@ -7,14 +7,19 @@ from dualwrite.errors import ConfigurationError
 from dualwrite.recipes.spark.decision_log import DecisionLog
 
 
-def open_log(home: Any, config: Mapping[str, Any], sink: str) -> DecisionLog:
-    """Open the ledger in a store, at a store's URL, or (None) in the sink's own topic."""
+def open_log(
+    home: Any, config: Mapping[str, Any], sink: str, start_seconds: float | None = None
+) -> DecisionLog:
+    """Open the ledger in a store, at a store's URL, or (None) in the sink's own topic.
+
+    `start_seconds` is how long a ZooKeeper at a URL is waited for.
+    """
     if home is None:
         from dualwrite.recipes.spark.topic_log import TopicDecisionLog
 
         return TopicDecisionLog(config, sink)
     if isinstance(home, str):
-        return _at_url(home, sink)
+        return _at_url(home, sink, start_seconds)
     if _is_a("SqlStore", home):
         from dualwrite.recipes.spark.sql_log import SqlDecisionLog
 
@@ -41,12 +46,12 @@ def _is_a(name: str, home: Any) -> bool:
     return name in {cls.__name__ for cls in type(home).__mro__}
 
 
-def _at_url(url: str, sink: str) -> DecisionLog:
+def _at_url(url: str, sink: str, start_seconds: float | None) -> DecisionLog:
     scheme = url.split(":", 1)[0]
     if scheme == "zookeeper":
         from dualwrite.recipes.spark.zookeeper_log import ZooKeeperLog
 
-        return ZooKeeperLog.at(url, sink)
+        return ZooKeeperLog.at(url, sink, start_seconds)
     if "://" not in url or scheme in ("file", "hdfs", "s3", "s3a", "gs", "abfs", "abfss"):
         raise ConfigurationError(
             f"dualwrite.decisions={url!r} is not a database: name one by its SQLAlchemy URL, or"

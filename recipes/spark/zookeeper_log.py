@@ -55,14 +55,14 @@ class ZooKeeperLog:
         self._ask(lambda: client.ensure_path(self._path))
 
     @classmethod
-    def at(cls, url: str, sink: str) -> "ZooKeeperLog":
+    def at(cls, url: str, sink: str, start_seconds: float | None = None) -> "ZooKeeperLog":
         """Connect to `zookeeper://host:port,host:port/root`."""
         hosts, _, root = url.removeprefix("zookeeper://").partition("/")
         if not hosts:
             raise ConfigurationError(f"no hosts in {url!r}; write zookeeper://host:port/root")
         client = KazooClient(hosts=hosts)
         try:
-            client.start(timeout=START_SECONDS)
+            client.start(timeout=START_SECONDS if start_seconds is None else start_seconds)
         except client.handler.timeout_exception as error:
             client.close()
             raise StoreUnavailable(f"ZooKeeper at {hosts} did not answer") from error

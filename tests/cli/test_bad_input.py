@@ -1,6 +1,8 @@
 """Whatever an operator gets wrong is said in a line, soon, and with its exit code: 1 refused, 2 usage."""
 
 import socket
+import subprocess
+import sys
 from importlib.metadata import version
 
 import pytest
@@ -240,6 +242,33 @@ def test_a_cluster_that_asks_for_a_login_is_not_waited_for(tmp_path):
     with Broker(settings=settings) as broker:
         file = settings_of(tmp_path, broker.bootstrap_servers)
         result = dualwrite("txn", "list", "--command-config", file)
+
+def test_dead_zookeeper_is_told_in_one_line(nowhere):
+    """Its driver would log a line for each of its tries."""
+    command = (sys.executable, "-m", "dualwrite.cli", "recover", "--app", "a")
+    store = ("--store", f"zookeeper://{nowhere}/root")
+    done = subprocess.run([*command, *store], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)
+    assert done.stderr.startswith("dualwrite: ZooKeeper did not answer")
+
+
+@pytest.mark.parametrize("command", [("console",), ("broker", "--http-port", "0")], ids=" ".join)
+def test_a_console_does_not_start_without_its_store(tmp_path, nowhere, command):
+    store = ("--store", f"zookeeper://{nowhere}/root")
+    if command[0] == "broker":
+        command += ("--listen", "127.0.0.1:0", "--data-dir", tmp_path / "data")
+        token = ("--http-token-file", tmp_path / "token")
+    else:
+        token = ("--token-file", tmp_path / "token")
+    whole = [sys.executable, "-m", "dualwrite.cli", *command, *token, *store]
+    done = subprocess.run(list(map(str, whole)), capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "ZooKeeper did not answer" in done.stderr.splitlines()[-1]
+
 
     assert result.exit_code == 1
     assert "no broker answers" in result.output
