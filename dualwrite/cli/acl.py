@@ -9,6 +9,7 @@ from dualwrite.cli.connecting import (
     AsJson,
     Bootstrap,
     CommandConfig,
+    a_name,
     ask,
     check,
     misused,
@@ -52,7 +53,10 @@ PATTERNS = {LITERAL: "literal", PREFIXED: "prefixed"}
 PERMISSIONS = {DENY: "deny", ALLOW: "allow"}
 
 Principal = Annotated[
-    str | None, typer.Option(help="As in User:alice.", metavar="TYPE:NAME", show_default=False)
+    str | None,
+    typer.Option(
+        help="As in User:alice.", metavar="TYPE:NAME", show_default=False, callback=a_name
+    ),
 ]
 Operations = Annotated[
     list[OperationName] | None,
@@ -63,15 +67,16 @@ Operations = Annotated[
         metavar="OPERATION",
     ),
 ]
-Topic = Annotated[list[str] | None, typer.Option("--topic", help="A topic, or *.")]
-Group = Annotated[list[str] | None, typer.Option("--group", help="A group, or *.")]
+Topic = Annotated[list[str] | None, typer.Option("--topic", help="A topic, or *.", callback=a_name)]
+Group = Annotated[list[str] | None, typer.Option("--group", help="A group, or *.", callback=a_name)]
 TransactionalId = Annotated[
-    list[str] | None, typer.Option("--transactional-id", help="A transactional id, or *.")
+    list[str] | None,
+    typer.Option("--transactional-id", help="A transactional id, or *.", callback=a_name),
 ]
 OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster.")]
 Prefixed = Annotated[bool, typer.Option("--prefixed", help="Names are beginnings of names.")]
 Deny = Annotated[bool, typer.Option("--deny", help="Deny instead of allow.")]
-Host = Annotated[str, typer.Option(help="From which address; * for all.")]
+Host = Annotated[str, typer.Option(help="From which address; * for all.", callback=a_name)]
 
 
 def _resources(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
 
 import typer
 
@@ -41,6 +41,16 @@ StoreUrl = Annotated[
 ]
 TableName = Annotated[str, typer.Option("--table", help="Name of the SQL state table.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+_Named = TypeVar("_Named", bound="str | list[str] | None")
+
+
+def a_name(given: _Named) -> _Named:
+    """Refuse an empty name, which some shell variable was meant to fill: nothing is called that."""
+    if given == "" or (isinstance(given, list) and "" in given):
+        raise typer.BadParameter("the name is empty")
+    return given
+
 
 TABLE: Final = "kafka_transaction_state"
 LOCAL: Final = "127.0.0.1:9092"

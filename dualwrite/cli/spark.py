@@ -18,6 +18,7 @@ from dualwrite.cli.connecting import (
     AsJson,
     Bootstrap,
     CommandConfig,
+    a_name,
     guarded,
     kafka_config,
     reached,
@@ -113,8 +114,12 @@ def forget(
     command_config: CommandConfig = None,
     decisions: Decisions = None,
     mode: Mode = "2pc",
-    query: Annotated[str | None, typer.Option("--query", help="Only this query's id.")] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Only this job's id.")] = None,
+    query: Annotated[
+        str | None, typer.Option("--query", help="Only this query's id.", callback=a_name)
+    ] = None,
+    job: Annotated[
+        str | None, typer.Option("--job", help="Only this job's id.", callback=a_name)
+    ] = None,
     lost: Annotated[
         bool, typer.Option("--lost", help="Batches of which Kafka has aborted everything.")
     ] = False,

@@ -9,6 +9,7 @@ from dualwrite.cli.connecting import (
     AsJson,
     Bootstrap,
     CommandConfig,
+    a_name,
     for_librdkafka,
     misused,
     reached_config,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS: Final = 30.0
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The topic.", callback=a_name)]
 Internal = Annotated[bool, typer.Option("--internal", help="Also the brokers' own.")]
 
 topics = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)

@@ -18,6 +18,7 @@ from dualwrite.cli.connecting import (
     CommandConfig,
     StoreUrl,
     TableName,
+    a_name,
     for_librdkafka,
     guarded,
     kafka_config,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="The transactional id.", callback=a_name)]
 
 
 class State(enum.StrEnum):

@@ -11,6 +11,7 @@ from dualwrite.cli.connecting import (
     AsJson,
     Bootstrap,
     CommandConfig,
+    a_name,
     ask,
     check,
     misused,
@@ -19,7 +20,7 @@ from dualwrite.cli.connecting import (
     show,
 )
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The user.", callback=a_name)]
 
 users = typer.Typer(help="Add, list and remove SCRAM users.", no_args_is_help=True)
 

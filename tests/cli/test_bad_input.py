@@ -155,6 +155,29 @@ def test_a_server_that_never_answers_is_unreachable_too(tmp_path):
         ("broker", "--listen", "nowhere"),
         ("broker", "--set", "no.such.key=1"),
         ("bench", "no-such-section"),
+        ("txn", "describe", ""),
+        ("txn", "explain", "", *SQLITE),
+        ("txn", "resolve", "", *SQLITE),
+        ("txn", "force-terminate", "", *SQLITE),
+        ("topic", "create", ""),
+        ("topic", "describe", ""),
+        ("topic", "delete", ""),
+        ("user", "add", ""),
+        ("user", "remove", ""),
+        ("acl", "add", "--principal", "", "--operation", "Read", "--topic", "t"),
+        ("acl", "add", "--principal", "User:a", "--operation", "Read", "--topic", ""),
+        ("acl", "list", "--group", ""),
+        ("acl", "list", "--principal", ""),
+        ("acl", "remove", "--transactional-id", "a", "--transactional-id", ""),
+        ("recover", "--app", "", *SQLITE),
+        ("recover", "--app", "a", "--store", ""),
+        ("recover", "--app", "a", *SQLITE, "--table", ""),
+        ("schema", "print", *SQLITE, "--table", ""),
+        ("schema", "print", *SQLITE, "--schema", ""),
+        ("spark", "status", "--sink", ""),
+        ("spark", "forget", "--sink", "s", "--query", ""),
+        ("spark", "forget", "--sink", "s", "--job", ""),
+        ("txn", "list", "--bootstrap-servers", ""),
     ],
     ids=" ".join,
 )
@@ -220,29 +243,6 @@ def test_dead_database_is_refused_without_its_password(sqlite_world, nowhere, co
     assert "canary" not in result.output
 
 
-@pytest.mark.parametrize("scheme", ["sqlite:///", "rocksdb:"])
-def test_looking_at_a_store_does_not_make_one(sqlite_world, tmp_path, scheme):
-    """A misspelt path would be an empty store, in which nothing is in doubt."""
-    missing = tmp_path / "misspelt"
-    to = ("--store", f"{scheme}{missing}", "--bootstrap-servers", sqlite_world.bootstrap)
-
-    for command in (("doctor",), ("txn", "explain", "x"), ("recover", "--app", "a")):
-        result = dualwrite(*command, *to)
-
-        assert result.exit_code == 2
-        assert "there is nothing at" in result.output
-        assert not missing.exists()
-
-
-def test_a_cluster_that_asks_for_a_login_is_not_waited_for(tmp_path):
-    users = tmp_path / "users.toml"
-    users.write_text('[users]\nroot = "secret"\n')
-    users.chmod(0o600)
-    settings = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "users.file": str(users)}
-    with Broker(settings=settings) as broker:
-        file = settings_of(tmp_path, broker.bootstrap_servers)
-        result = dualwrite("txn", "list", "--command-config", file)
-
 def test_dead_zookeeper_is_told_in_one_line(nowhere):
     """Its driver would log a line for each of its tries."""
     command = (sys.executable, "-m", "dualwrite.cli", "recover", "--app", "a")
@@ -269,6 +269,29 @@ def test_a_console_does_not_start_without_its_store(tmp_path, nowhere, command):
     assert "Traceback" not in done.stderr
     assert "ZooKeeper did not answer" in done.stderr.splitlines()[-1]
 
+
+@pytest.mark.parametrize("scheme", ["sqlite:///", "rocksdb:"])
+def test_looking_at_a_store_does_not_make_one(sqlite_world, tmp_path, scheme):
+    """A misspelt path would be an empty store, in which nothing is in doubt."""
+    missing = tmp_path / "misspelt"
+    to = ("--store", f"{scheme}{missing}", "--bootstrap-servers", sqlite_world.bootstrap)
+
+    for command in (("doctor",), ("txn", "explain", "x"), ("recover", "--app", "a")):
+        result = dualwrite(*command, *to)
+
+        assert result.exit_code == 2
+        assert "there is nothing at" in result.output
+        assert not missing.exists()
+
+
+def test_a_cluster_that_asks_for_a_login_is_not_waited_for(tmp_path):
+    users = tmp_path / "users.toml"
+    users.write_text('[users]\nroot = "secret"\n')
+    users.chmod(0o600)
+    settings = {"listeners": "SASL_PLAINTEXT://127.0.0.1:0", "users.file": str(users)}
+    with Broker(settings=settings) as broker:
+        file = settings_of(tmp_path, broker.bootstrap_servers)
+        result = dualwrite("txn", "list", "--command-config", file)
 
     assert result.exit_code == 1
     assert "no broker answers" in result.output
