@@ -6,16 +6,21 @@ twice, and readers see it only when the poller comes by.
 """
 
 import contextlib
+import itertools
+import multiprocessing
+import statistics
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import sqlalchemy as sa
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite.cli.bench.report import Latencies, Report, Row
 from dualwrite.cli.bench.transactions import Work, timed, timed_in_threads
@@ -23,6 +28,7 @@ from dualwrite.dual_writer import DualWriter
 
 TOPIC = "bench-orders"
 WRITERS = 16
+QUIET = {"log_level": 0}  # that the broker goes at the end is no news
 METADATA = sa.MetaData()
 ORDERS = sa.Table(
     "bench_orders",
@@ -38,83 +44,102 @@ OUTBOX = sa.Table(
 )
 
 
-def _stamp() -> bytes:
-    """A value that carries the moment at which its transaction began."""
-    return time.monotonic_ns().to_bytes(8, "big") + bytes(92)
+class Orders:
+    """Values to write, and when the commit of each was asked for."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+        self.committing_ns: dict[int, int] = {}
+
+    def new(self) -> bytes:
+        return next(self._numbers).to_bytes(8, "big") + bytes(92)
+
+    def committing(self, body: bytes) -> None:
+        """The last thing in a transaction: from here on its writer waits."""
+        self.committing_ns[_number(body)] = time.monotonic_ns()
 
 
-class Visible:
-    """Reads the topic as a committed reader would and collects how late each message came."""
+def _number(body: bytes) -> int:
+    return int.from_bytes(body[:8], "big")
+
+
+class Reader:
+    """Reads the topic as a committed reader would, in a process of its own.
+
+    A thread would take turns with the writers for the interpreter. The monotonic clock is the same in
+    all processes.
+    """
 
     def __init__(self, bootstrap: str) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": f"bench-{time.monotonic_ns()}",
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "latest",
-                "fetch.wait.max.ms": 50,
-            }
-        )
-        self._assigned = threading.Event()
-        self._consumer.subscribe([TOPIC], on_assign=lambda *_: self._assigned.set())
-        self._stop = threading.Event()
-        self._delays_ms: list[float] = []
-        self._thread = threading.Thread(target=self._loop, daemon=True)
-        self._thread.start()
-        self._assigned.wait(30)
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_read, args=(bootstrap, theirs), daemon=True)
+        self._process.start()
+        self._pipe.recv()
 
-    def _loop(self) -> None:
-        while not self._stop.is_set():
-            for message in self._consumer.consume(500, 0.05):
-                value = message.value()
-                if message.error() is None and value is not None:
-                    sent = int.from_bytes(value[:8], "big")
-                    self._delays_ms.append((time.monotonic_ns() - sent) / 1e6)
-
-    @property
-    def count(self) -> int:
-        """How many messages have become visible so far."""
-        return len(self._delays_ms)
-
-    def close(self) -> float:
-        """Stop and return the median delay."""
-        self._stop.set()
-        self._thread.join()
-        self._consumer.close()
-        delays = sorted(self._delays_ms)
-        return delays[len(delays) // 2] if delays else float("nan")
+    def close(self) -> list[tuple[int, int]]:
+        """Which orders were seen, and when."""
+        self._pipe.send(None)
+        seen: list[tuple[int, int]] = self._pipe.recv()
+        self._process.join()
+        return seen
 
 
-def database_only(engine: sa.Engine) -> Work:
+def _read(bootstrap: str, pipe: Connection) -> None:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"bench-{time.monotonic_ns()}",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "latest",
+            "fetch.wait.max.ms": 50,
+            **QUIET,
+        }
+    )
+    consumer.subscribe([TOPIC], on_assign=lambda *_: pipe.send(None))
+    seen: list[tuple[int, int]] = []
+    while not pipe.poll():
+        # One by one: to ask for several is to wait until all of them are there.
+        message = consumer.poll(0.05)
+        if message is not None and message.error() is None:
+            value = message.value()
+            assert value is not None
+            seen.append((_number(value), time.monotonic_ns()))
+    consumer.close()
+    pipe.send(seen)
+
+
+def database_only(engine: sa.Engine, orders: Orders) -> Work:
     def work() -> None:
         with engine.begin() as connection:
-            connection.execute(ORDERS.insert().values(body=_stamp()))
+            connection.execute(ORDERS.insert().values(body=orders.new()))
 
     return work
 
 
-def double_write(engine: sa.Engine, bootstrap: str) -> Work:
+def double_write(engine: sa.Engine, orders: Orders, bootstrap: str) -> Work:
     producer = Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0}
+        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0, **QUIET}
     )
 
     def work() -> None:
-        body = _stamp()
+        body = orders.new()
         with engine.begin() as connection:
             connection.execute(ORDERS.insert().values(body=body))
+            orders.committing(body)
         producer.produce(TOPIC, body)
         producer.flush()
 
     return work
 
 
-def outbox(engine: sa.Engine) -> Work:
+def outbox(engine: sa.Engine, orders: Orders) -> Work:
     def work() -> None:
-        body = _stamp()
+        body = orders.new()
         with engine.begin() as connection:
             connection.execute(ORDERS.insert().values(body=body))
             connection.execute(OUTBOX.insert().values(body=body))
+            orders.committing(body)
 
     return work
 
@@ -122,7 +147,7 @@ def outbox(engine: sa.Engine) -> Work:
 @contextlib.contextmanager
 def poller(engine: sa.Engine, bootstrap: str) -> Iterator[None]:
     """Sends outbox rows and deletes them, every 50 ms as a common default has it."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, **QUIET})
     stop = threading.Event()
 
     def loop() -> None:
@@ -146,17 +171,21 @@ def poller(engine: sa.Engine, bootstrap: str) -> Iterator[None]:
         thread.join()
 
 
-def dual(writer: DualWriter) -> Work:
+def dual(writer: DualWriter, orders: Orders) -> Work:
     def work() -> None:
-        body = _stamp()
+        body = orders.new()
         with writer.transaction() as tx:
             tx.connection.execute(ORDERS.insert().values(body=body))
             tx.produce(TOPIC, body)
+            orders.committing(body)
 
     return work
 
 
 def run(report: Report, seconds: float) -> None:
+    report.notes.append(
+        "commit to visible: from when COMMIT is asked for until a read_committed reader has the message"
+    )
     with tempfile.TemporaryDirectory() as directory:
         _measure(report, "SQLite", f"sqlite:///{Path(directory)}/bench.db", seconds)
     with _postgres(report) as url:
@@ -196,14 +225,18 @@ def _measure(report: Report, name: str, url: str, seconds: float) -> None:
         engine = sa.create_engine(url, pool_size=WRITERS + 4, max_overflow=4)
         store = SqlStore(engine, create=True)
         METADATA.create_all(engine)
+        # Before anybody reads: a reader finds a new topic only when it asks again, after minutes.
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result()
         with contextlib.ExitStack() as stack:
             stack.callback(engine.dispose)
-            alone = _unwatched(database_only(engine), seconds)
+            orders = Orders()
+            alone = _unwatched(database_only(engine, orders), seconds)
             _add(report, section, "database only", alone, alone, "")
-            unsafe = _watched(bootstrap, double_write(engine, bootstrap), seconds)
+            unsafe = _watched(bootstrap, orders, double_write(engine, orders, bootstrap), seconds)
             _add(report, section, "unsafe double write", unsafe, alone, "")
             with poller(engine, bootstrap):
-                boxed = _watched(bootstrap, outbox(engine), seconds)
+                boxed = _watched(bootstrap, orders, outbox(engine, orders), seconds)
             _add(report, section, "outbox and poller", boxed, alone, "")
             modes: tuple[tuple[Literal["wait", "background"], str], ...] = (
                 ("wait", "<= 3x"),
@@ -215,7 +248,7 @@ def _measure(report: Report, name: str, url: str, seconds: float) -> None:
                     config, store=store, app=f"bench-{mode}", slots=WRITERS, kafka_commit=mode
                 )
                 with writer:
-                    ours = _watched(bootstrap, dual(writer), seconds)
+                    ours = _watched(bootstrap, orders, dual(writer, orders), seconds)
                 _add(report, section, f"dual write, {mode}", ours, alone, goal)
 
 
@@ -226,21 +259,32 @@ class Figures(NamedTuple):
     many: Latencies
     visible_per_second: float | None = None
     """Messages of the many writers that became visible while they wrote."""
-    delay_ms: float | None = None
+    one_delay_ms: float | None = None
+    many_delay_ms: float | None = None
 
 
 def _unwatched(work: Work, seconds: float) -> Figures:
     return Figures(timed(work, seconds), timed_in_threads([work] * WRITERS, seconds))
 
 
-def _watched(bootstrap: str, work: Work, seconds: float) -> Figures:
+def _watched(bootstrap: str, orders: Orders, work: Work, seconds: float) -> Figures:
     """Measure while somebody reads: what is written faster than it is sent only grows a queue."""
-    reader = Visible(bootstrap)
+    reader = Reader(bootstrap)
     one = timed(work, seconds)
-    before, begin = reader.count, time.perf_counter()
+    begin = time.monotonic_ns()
     many = timed_in_threads([work] * WRITERS, seconds)
-    visible = (reader.count - before) / (time.perf_counter() - begin)
-    return Figures(one, many, visible, reader.close())
+    end = time.monotonic_ns()
+    seen = reader.close()
+    delays_ms: dict[bool, list[float]] = {False: [], True: []}
+    for number, seen_ns in seen:
+        committing_ns = orders.committing_ns[number]
+        delays_ms[committing_ns >= begin].append((seen_ns - committing_ns) / 1e6)
+    visible = sum(begin <= seen_ns < end for _, seen_ns in seen) / (end - begin) * 1e9
+    return Figures(one, many, visible, _median(delays_ms[False]), _median(delays_ms[True]))
+
+
+def _median(values: list[float]) -> float:
+    return statistics.median(values) if values else float("nan")
 
 
 def _add(
@@ -251,7 +295,7 @@ def _add(
     alone: Figures,
     goal: str,
 ) -> None:
-    one, many, visible, delay_ms = figures
+    one, many, visible, *delays_ms = figures
     against = "database only"
     report.add(
         Row(section=section, work=f"{work}, 1 writer p50", value=one.p50, unit="ms",
@@ -267,7 +311,9 @@ def _add(
             Row(section=section, work=f"{work}, {WRITERS} writers, visible", value=visible,
                 unit="msg/s")
         )  # fmt: skip
-    if delay_ms is not None:
-        report.add(
-            Row(section=section, work=f"{work}, begin to visible p50", value=delay_ms, unit="ms")
-        )
+    for writers, delay_ms in zip(("1 writer", f"{WRITERS} writers"), delays_ms, strict=True):
+        if delay_ms is not None:
+            report.add(
+                Row(section=section, work=f"{work}, {writers}, commit to visible p50",
+                    value=delay_ms, unit="ms")
+            )  # fmt: skip
