@@ -4,14 +4,9 @@ python -m tests.bounce.bounce --seconds 600 --seed 7
 """
 
 import argparse
-import faulthandler
 import json
-import multiprocessing
-import os
 import random
-import signal
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,21 +23,21 @@ from dualwrite import TransactionAdmin, TwoPhaseProducer
 from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import BrokerProcess
 from tests.bounce import clients
-from tests.bounce.clients import COPIERS, COPIES, ORDERS, PARTITIONS, Place
+from tests.bounce.clients import COPIERS, COPIES, ORDERS, PARTITIONS, WRITERS, Place
+from tests.faults.random_acts import act_for
 from tests.history.checker import Anomaly, check
 from tests.history.history import History, Recorder, load
+from tests.history.lives import Client
 from tests.servers.postgres import PostgresServer
 
-WRITERS = 3
 COPIER_COUNT = 2
-BROKER_PAUSE = (1.0, 5.0)
+BROKER_PAUSE = (0.3, 2.2)
 CLIENT_PAUSE = (1.0, 3.0)
 DATABASE_PAUSE = (20.0, 40.0)
+COMING_BACK_SECONDS = 10.0
+"""What kill and restart may take on a machine that has much else to do."""
 HEAL_SECONDS_MAX = 180.0
 KEYS = [f"{topic}/{p}" for topic in (ORDERS, COPIES) for p in range(PARTITIONS)]
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.bounce.clients"])
 
 
 @dataclass
@@ -50,9 +45,12 @@ class Report:
     """What a run did and what the checks found."""
 
     seed: int
+    database: str
     seconds: float = 0
     kills: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
+    committed: Counter[str] = field(default_factory=Counter)
+    """By client, over all its lives."""
     orders: int = 0
     copies: int = 0
     rows: int = 0
@@ -61,47 +59,24 @@ class Report:
     def __str__(self) -> str:
         kills = ", ".join(f"{count} of the {name}" for name, count in sorted(self.kills.items()))
         outcomes = ", ".join(f"{count} {name}" for name, count in sorted(self.outcomes.items()))
+        committed = ", ".join(f"{name} {count}" for name, count in sorted(self.committed.items()))
         return (
-            f"seed {self.seed}, {self.seconds:.0f} s: kills: {kills}; transactions: {outcomes};"
+            f"seed {self.seed}, {self.database}, {self.seconds:.0f} s: kills: {kills};"
+            f" transactions: {outcomes} (ok: {committed});"
             f" {self.rows} rows, {self.orders} orders, {self.copies} copies,"
             f" {len(self.anomalies)} anomalies"
         )
 
-
-class Client:
-    """One client over all its lives."""
-
-    def __init__(self, role: Callable[..., None], name: str, place: Place, *args: Any) -> None:
-        self.name = name
-        self._role = role
-        self._place = place
-        self._args = args
-        self._lives = 0
-        self.start()
-
-    def start(self) -> None:
-        self._lives += 1
-        process = f"{self.name}.{self._lives}"
-        self.process = _context.Process(
-            target=_live, args=(self._role, self._place, process, *self._args), daemon=True
-        )
-        self.process.start()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-
-    def show_stacks(self) -> None:
-        """Let the process say on stderr where it stands."""
-        if self.process.is_alive() and self.process.pid is not None:
-            os.kill(self.process.pid, signal.SIGUSR1)
-        else:
-            print(f"{self.name} has ended with {self.process.exitcode}")
-
-
-def _live(role: Callable[..., None], *args: Any) -> None:
-    faulthandler.register(signal.SIGUSR1)
-    role(*args)
+    def kills_missing(self) -> list[str]:
+        """Who has died less often than it must have in so long a run, even on a slow machine."""
+        pauses = {"broker": BROKER_PAUSE, "clients": CLIENT_PAUSE}
+        if self.database == "postgresql":  # SQLite's dies with its client
+            pauses["database"] = DATABASE_PAUSE
+        return [
+            name
+            for name, (_, longest) in pauses.items()
+            if self.kills[name] < self.seconds // (longest + COMING_BACK_SECONDS)
+        ]
 
 
 class Bounce:
@@ -114,14 +89,12 @@ class Bounce:
         self._broker = broker
         self._postgres = postgres
         self._recorder = Recorder(directory / "history")
-        self._over = threading.Event()
-        self._failures: list[BaseException] = []
         url = postgres.url if postgres else f"sqlite:///{directory / 'orders.db'}"
         self.place = Place(broker.bootstrap_servers, url, directory / "history", directory / "stop")
-        self.report = Report(seed)
+        self.report = Report(seed, "postgresql" if postgres else "sqlite")
         self._create()
         self.clients = [
-            *(Client(clients.write, f"w{n}", self.place, seed * 1000 + n) for n in range(WRITERS)),
+            *(Client(w, f"w{n}", self.place, seed * 1000 + n) for n, w in enumerate(WRITERS)),
             *(Client(clients.copy, f"c{n}", self.place, n) for n in range(COPIER_COUNT)),
             Client(clients.read, "late", self.place, False),
         ]
@@ -149,34 +122,13 @@ class Bounce:
 
     def run(self, seconds: float) -> None:
         """Let everything work and die for so long."""
-        threads = [
-            threading.Thread(target=self._repeat, args=(pause, act))
-            for pause, act in (
-                (BROKER_PAUSE, self._bounce_broker),
-                (CLIENT_PAUSE, self._bounce_client),
-                (DATABASE_PAUSE, self._bounce_database),
-                ((0.3, 0.3), self._record_watermarks),
-            )
-        ]
-        for thread in threads:
-            thread.start()
-        started = time.monotonic()
-        self._over.wait(seconds)
-        self._over.set()
-        for thread in threads:
-            thread.join()
-        self.report.seconds = time.monotonic() - started
-        if self._failures:
-            raise self._failures[0]
-
-    def _repeat(self, pause: tuple[float, float], act: Callable[[random.Random], None]) -> None:
-        chance = random.Random(f"{self._seed} {act.__name__}")
-        try:
-            while not self._over.wait(chance.uniform(*pause)):
-                act(chance)
-        except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
-            self._failures.append(error)
-            self._over.set()
+        acts = {
+            "broker": (BROKER_PAUSE, self._bounce_broker),
+            "client": (CLIENT_PAUSE, self._bounce_client),
+            "database": (DATABASE_PAUSE, self._bounce_database),
+            "watermarks": ((0.3, 0.3), self._record_watermarks),
+        }
+        self.report.seconds = act_for(seconds, self._seed, acts)
 
     def _bounce_broker(self, chance: random.Random) -> None:
         self._broker.kill()
@@ -294,7 +246,9 @@ class Bounce:
         self._recorder.close()
         history = load(self.place.history.read_text().splitlines())
         report = self.report
-        report.outcomes = Counter(txn.status for txn in history.txns if txn.sends)
+        writes = [(txn.process.split(".")[0], txn.status) for txn in history.txns if txn.sends]
+        report.outcomes = Counter(status for _, status in writes)
+        report.committed = Counter(name for name, status in writes if status == "ok")
         final = {poll.key: poll.seen for poll in history.final or []}
         report.orders = sum(len(final[key]) for key in KEYS if key.startswith(ORDERS))
         report.copies = sum(len(final[key]) for key in KEYS if key.startswith(COPIES))

@@ -4,20 +4,31 @@ What they do and see goes to one history (`tests.history`). A client that is sta
 process name, so that nothing of its former life is mixed up with the new one.
 """
 
+import asyncio
 import contextlib
 import json
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, TopicPartition
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, make_url, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from dualwrite import DualWriteError, DualWriter, OutcomeUnknown, Rollback, TwoPhaseProducer
+from dualwrite import (
+    AsyncDualWriter,
+    DualWriteError,
+    DualWriter,
+    OutcomeUnknown,
+    Rollback,
+    TwoPhaseProducer,
+)
 from dualwrite.adapters.sql import SqlStore
 from tests.history.history import Consumed, Poll, Recorder, Send, Txn
 
@@ -30,6 +41,8 @@ RECORDS_MAX = 16
 BATCH_MAX = 100
 ROLLBACK_CHANCE = 1 / 32
 PAUSE_SECONDS = 0.1
+INSERT = text("INSERT INTO orders VALUES (:name)")
+WRITER: dict[str, Any] = {"app": APP, "slots": 1, "lease_seconds": 5}
 # A killed broker is back within a second or a few: clients wait for it rather than give up.
 PATIENCE_MS = 20_000
 SESSION_MS = 3_000
@@ -54,59 +67,115 @@ class Place:
 
 
 def engine_of(place: Place) -> Engine:
+    return create_engine(place.url, **_engine_options(place))
+
+
+def async_engine_of(place: Place) -> AsyncEngine:
+    url = make_url(place.url)
+    driver = {"sqlite": "sqlite+aiosqlite"}.get(url.drivername, url.drivername)
+    return create_async_engine(url.set(drivername=driver), **_engine_options(place))
+
+
+def _engine_options(place: Place) -> dict[str, Any]:
     connect_args = {"timeout": 30} if place.url.startswith("sqlite") else {}
-    return create_engine(place.url, connect_args=connect_args, pool_pre_ping=True)
+    return {"connect_args": connect_args, "pool_pre_ping": True}
 
 
-def writer_of(
-    place: Place, store: SqlStore, on_step: Callable[[str], None] | None = None
-) -> DualWriter:
-    config = {"bootstrap.servers": place.bootstrap, "max.block.ms": PATIENCE_MS, "linger.ms": 0}
-    return DualWriter(config, store=store, app=APP, slots=1, lease_seconds=5, on_step=on_step)
+def _writer_config(place: Place) -> dict[str, Any]:
+    return {"bootstrap.servers": place.bootstrap, "max.block.ms": PATIENCE_MS, "linger.ms": 0}
 
 
-def write(place: Place, process: str, seed: int) -> None:
-    """Dual writes without end: one row and a few records each."""
-    recorder = Recorder(place.history)
-    chance = random.Random(seed)
-    store = SqlStore(engine_of(place))
-    txn = Txn(process, 0, is_dual=True)
+def writer_of(place: Place, store: SqlStore, **more: Any) -> DualWriter:
+    return DualWriter(_writer_config(place), store=store, **WRITER, **more)
 
-    def on_step(name: str) -> None:
+
+class Orders:
+    """One writer's orders, each a row and a few records, and what became of them."""
+
+    def __init__(self, place: Place, process: str, seed: int) -> None:
+        self._recorder = Recorder(place.history)
+        self._chance = random.Random(f"{seed} {process}")
+        self._is_rolled_back = False
+        self._txn = Txn(process, 0, is_dual=True)
+
+    def on_step(self, name: str) -> None:
         if name == "committing":
-            recorder.ask(txn)
+            self._recorder.ask(self._txn)
 
+    @contextmanager
+    def one(self) -> Iterator[Txn]:
+        """Invent an order and record how the block that writes it ends."""
+        chance = self._chance
+        txn = self._txn = Txn(self._txn.process, self._txn.number + 1, is_dual=True)
+        for n in range(chance.randint(1, RECORDS_MAX)):
+            txn.sends.append(Send(f"{ORDERS}/{chance.randrange(PARTITIONS)}", f"{txn.name}:{n}"))
+        self._is_rolled_back = chance.random() < ROLLBACK_CHANCE
+        self._recorder.invoke(txn)
+        try:
+            yield txn
+            txn.status = "fail" if self._is_rolled_back else "ok"
+        except OutcomeUnknown:
+            txn.status = "info"
+        except Exception:  # noqa: BLE001 - the contract: any other error means that nothing happened
+            txn.status = "fail"
+        self._recorder.complete(txn)
+
+    def produce(self, tx: Any) -> None:
+        """The order's records; some orders change their mind after them."""
+        is_told_offsets = self._chance.random() < 0.5  # else the records go as batches
+        for send in self._txn.sends:
+            topic, partition = send.key.split("/")
+            tell = learns(send) if is_told_offsets else None
+            tx.produce(topic, send.value, partition=int(partition), on_delivery=tell)
+        if self._is_rolled_back:
+            raise Rollback
+
+    @property
+    def pause(self) -> float:
+        """What to wait before the next order: whoever was refused does not hurry."""
+        return 0.0 if self._is_rolled_back or self._txn.status == "ok" else PAUSE_SECONDS
+
+
+def write(place: Place, process: str, seed: int, **more: Any) -> None:
+    """Dual writes without end."""
+    orders = Orders(place, process, seed)
+    store = SqlStore(engine_of(place))
+    more["on_step"] = orders.on_step
     while True:
         # Whatever goes wrong while opening has happened to no transaction.
-        with contextlib.suppress(Exception), writer_of(place, store, on_step) as writer:
+        with contextlib.suppress(Exception), writer_of(place, store, **more) as writer:
             while True:
-                txn = Txn(process, txn.number + 1, is_dual=True)
-                _write_one(writer, recorder, chance, txn)
+                with orders.one() as order, writer.transaction() as tx:
+                    tx.session.execute(INSERT, {"name": order.name})
+                    orders.produce(tx)
+                time.sleep(orders.pause)
         time.sleep(PAUSE_SECONDS)
 
 
-def _write_one(writer: DualWriter, recorder: Recorder, chance: random.Random, txn: Txn) -> None:
-    for n in range(chance.randint(1, RECORDS_MAX)):
-        txn.sends.append(Send(f"{ORDERS}/{chance.randrange(PARTITIONS)}", f"{txn.name}:{n}"))
-    is_rolled_back = chance.random() < ROLLBACK_CHANCE
-    is_told_offsets = chance.random() < 0.5  # else the records go as batches
-    recorder.invoke(txn)
-    try:
-        with writer.transaction() as tx:
-            tx.session.execute(text("INSERT INTO orders VALUES (:name)"), {"name": txn.name})
-            for send in txn.sends:
-                topic, partition = send.key.split("/")
-                tell = learns(send) if is_told_offsets else None
-                tx.produce(topic, send.value, partition=int(partition), on_delivery=tell)
-            if is_rolled_back:
-                raise Rollback
-        txn.status = "fail" if is_rolled_back else "ok"
-    except OutcomeUnknown:
-        txn.status = "info"
-    except Exception:  # noqa: BLE001 - the contract: any other error means that nothing happened
-        txn.status = "fail"
-        time.sleep(PAUSE_SECONDS)
-    recorder.complete(txn)
+def write_async(place: Place, process: str, seed: int) -> None:
+    """The same on an event loop."""
+    asyncio.run(_write_async(place, Orders(place, process, seed)))
+
+
+async def _write_async(place: Place, orders: Orders) -> None:
+    more = {"store": SqlStore(async_engine_of(place)), "on_step": orders.on_step, **WRITER}
+    while True:
+        with contextlib.suppress(Exception):
+            async with AsyncDualWriter(_writer_config(place), **more) as writer:
+                while True:
+                    with orders.one() as order:
+                        async with writer.transaction() as tx:
+                            await tx.session.execute(INSERT, {"name": order.name})
+                            orders.produce(tx)
+                    await asyncio.sleep(orders.pause)
+        await asyncio.sleep(PAUSE_SECONDS)
+
+
+WRITERS: tuple[Callable[[Place, str, int], None], ...] = (
+    write,
+    partial(write, kafka_commit="background"),
+    write_async,
+)
 
 
 def learns(send: Send) -> Callable[[Any, Any], None]:
