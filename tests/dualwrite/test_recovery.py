@@ -235,8 +235,12 @@ def test_t6_forced_end_that_was_written_down_is_not_raised_again(world):
     with admin_of(world) as admin:
         admin.force_terminate_transaction(crashed.transactional_id)
 
-    with world.writer():
-        pass
+    with world.writer() as dw, dw.transaction() as tx:
+        world.order(tx, 2)
+
+    (recorded,) = world.store.heuristics(crashed.transactional_id)
+    assert recorded.recorded_by == "operator"
+    assert world.records() == [2]
 
 
 def test_t6_foreign_use_of_an_id_is_noticed(world):
