@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
@@ -25,6 +24,7 @@ from dualwrite.broker import BrokerProcess
 from tests.bounce import clients
 from tests.bounce.clients import COPIERS, COPIES, ORDERS, PARTITIONS, WRITERS, Place
 from tests.faults.random_acts import act_for
+from tests.faults.tight_settings import tight_settings
 from tests.history.checker import Anomaly, check
 from tests.history.history import History, Recorder, load
 from tests.history.lives import Client
@@ -346,21 +346,6 @@ def whole_reader(history: History, final: dict[str, list[tuple[int, str]]]) -> I
             yield Anomaly("reader-differs", detail)
 
 
-def settings_of(seed: int) -> dict[str, Any]:
-    """Small files and few epochs, differently for each seed, so that every border is crossed often."""
-    chance = random.Random(f"{seed} settings")
-    return {
-        "transaction.state.log.num.partitions": chance.choice([1, 4]),
-        "offsets.topic.num.partitions": chance.choice([1, 4]),
-        "producer.epoch.max": chance.choice([20, 300, 32_767]),
-        "journal.file.bytes": chance.choice([2**18, 2**22]),
-        "journal.reserve.bytes": 2**20,
-        "log.segment.bytes": chance.choice([2**15, 2**18, 2**30]),
-        "checkpoint.interval.ms": chance.choice([500, 3_000, 30_000]),
-        "group.min.session.timeout.ms": 1_000,
-    }
-
-
 @contextmanager
 def bounce(directory: Path, seed: int, database: str) -> Iterator[Bounce]:
     postgres = None
@@ -368,7 +353,7 @@ def bounce(directory: Path, seed: int, database: str) -> Iterator[Bounce]:
         postgres = PostgresServer()
         postgres.start()
     try:
-        with BrokerProcess(directory / "data", settings=settings_of(seed)) as broker:
+        with BrokerProcess(directory / "data", settings=tight_settings(seed)) as broker:
             world = Bounce(directory, seed, broker, postgres)
             try:
                 yield world

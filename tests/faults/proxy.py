@@ -43,7 +43,14 @@ class Hold:
     """Keep the frame until `FaultProxy.release`; everything behind it goes on."""
 
 
-Action = Pass | Cut | Hold
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Swallow the frame. Nothing may follow it, so every frame behind it is to be swallowed, too,
+    until `FaultProxy.start_over`.
+    """
+
+
+Action = Pass | Cut | Hold | Drop
 PASS = Pass()
 
 
@@ -152,9 +159,13 @@ class FaultProxy:
         """Deliver what is held back, in order; the number of frames."""
         return int(self._call(self._release()))
 
-    def reset_all(self) -> None:
-        """Reset every open connection."""
-        self._call(self._reset_all())
+    def reset_all(self) -> int:
+        """Reset every open connection; the number of them."""
+        return int(self._call(self._reset_all()))
+
+    def start_over(self) -> None:
+        """Reset every open connection and forward everything from now on."""
+        self._call(self._reset_all(Plan()))
 
     def close(self) -> None:
         self._call(self._stop())
@@ -181,9 +192,12 @@ class FaultProxy:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
-    async def _reset_all(self) -> None:
-        for link in list(self._links):
+    async def _reset_all(self, plan: Plan | None = None) -> int:
+        self.plan = plan or self.plan
+        links = list(self._links)
+        for link in links:
             link.reset()
+        return len(links)
 
     async def _release(self) -> int:
         held, self._held = self._held, []
@@ -243,6 +257,8 @@ class FaultProxy:
                     case Hold():
                         link.hold()
                         self._held.append((link, writer, frame))
+                    case Drop():
+                        pass
                     case Cut(after_bytes):
                         writer.write(frame[:after_bytes])
                         await writer.drain()

@@ -1,7 +1,6 @@
 """The wall clock of a live broker jumps: it labels records, and nothing ends or vanishes by it."""
 
 import random
-import sys
 import threading
 import time
 
@@ -12,40 +11,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from dualwrite import TransactionAdmin, TwoPhaseProducer
 from dualwrite.broker import BrokerProcess
 from dualwrite.pytest_plugin import read_topic
+from tests.faults.jumping_clock import CHORES, HOUR, JUMPS, Clock, broker_command
 
-HOUR, DAY, YEAR = 3600, 86_400, 365 * 86_400
-JUMPS = {
-    "an hour on": HOUR,
-    "an hour back": -HOUR,
-    "a day on": DAY + 60,
-    "a day back": -DAY - 60,
-    "ten years on": 10 * YEAR,
-    "to 1970": -int(time.time()) + 1,
-}
 CHORE_MS = 100
-CHORES = (
-    "log.retention.check.interval.ms",
-    "log.cleaner.backoff.ms",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-    "transaction.remove.expired.transaction.cleanup.interval.ms",
-    "producer.id.expiration.check.interval.ms",
-    "offsets.retention.check.interval.ms",
-)
 RECORDS = 40
 SEED = 20_261_118
-
-
-class Clock:
-    """The broker's wall clock."""
-
-    def __init__(self, path):
-        self.path = path
-        self.set(0)
-
-    def set(self, seconds):
-        # Padded, so that a shorter number leaves nothing of a longer one behind.
-        with open(self.path, "r+b" if self.path.exists() else "w+b") as control:
-            control.write(b"%-32d" % seconds)
 
 
 @pytest.fixture
@@ -55,9 +25,8 @@ def clock(tmp_path):
 
 @pytest.fixture
 def broker(clock, tmp_path):
-    command = [sys.executable, "-m", "tests.faults.jumping_clock", str(clock.path), "broker"]
     settings = {**dict.fromkeys(CHORES, CHORE_MS), "log.segment.bytes": 1024}
-    with BrokerProcess(tmp_path / "data", settings=settings, command=command) as made:
+    with BrokerProcess(tmp_path / "data", settings=settings, command=broker_command(clock)) as made:
         yield made
 
 
@@ -170,6 +139,7 @@ class Life:
 
 @pytest.mark.slow
 def test_jumps_of_the_wall_clock_end_and_delete_nothing(broker, clock):
+    print(f"seed {SEED}")
     life = Life(broker.bootstrap_servers)
     with Member(broker.bootstrap_servers, "kept") as member:
         for when, seconds in JUMPS.items():
@@ -185,7 +155,7 @@ def test_jumps_of_the_wall_clock_end_and_delete_nothing(broker, clock):
             clock.set(chance.choice([*JUMPS.values()]))
             life.append_time_ms()
         clock.set(0)
-        life.check(f"after many jumps, seed {SEED}")
+        life.check("after many jumps")
         assert member.changes == ["assigned"]
     life.finish()
 

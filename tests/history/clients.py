@@ -1,6 +1,7 @@
 """Four client libraries behind one small interface: a transactional producer and a reader of one's own.
 
-Our producer has no consumer beside it; its reader is confluent-kafka's, as for our users.
+Our producer has no consumer beside it; its reader is confluent-kafka's, as for our users. The others
+can also send outside of transactions, by an idempotent producer (`send_alone`); ours cannot.
 """
 
 import asyncio
@@ -48,6 +49,8 @@ class LibrdkafkaReader:
 
 
 class Ours(LibrdkafkaReader):
+    sends_alone = False
+
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         super().__init__(bootstrap)
         self._config = {
@@ -92,21 +95,43 @@ class Ours(LibrdkafkaReader):
 
 
 class Librdkafka(Ours):
+    sends_alone = True
+
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         super().__init__(bootstrap, transactional_id)
         del self._config["max.block.ms"]
         self._config |= LIBRDKAFKA
+        self._loner: Any = None
 
     def renew(self) -> None:
         self._producer = Producer(self._config)
         self._producer.init_transactions(TIMEOUT)
 
+    def send_alone(self, partition: int, value: str) -> int:
+        if self._loner is None:
+            others = {k: v for k, v in self._config.items() if k != "transactional.id"}
+            self._loner = Producer({**others, "enable.idempotence": True})
+        told: list[tuple[Any, Any]] = []
+        self._loner.produce(
+            TOPIC, value, partition=partition, on_delivery=lambda *args: told.append(args)
+        )
+        self._loner.flush(TIMEOUT)
+        if not told or told[0][0] is not None:
+            raise TimeoutError(str(told))
+        return int(told[0][1].offset())
+
+    def forget_loner(self) -> None:
+        self._loner = None
+
 
 class KafkaPython:
+    sends_alone = True
+
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         self._bootstrap = bootstrap
         self._transactional_id = transactional_id
         self._producer: Any = None
+        self._loner: Any = None
         self._futures: list[Any] = []
         self.offsets: list[int] = []
         self._consumer = KafkaConsumer(
@@ -145,6 +170,21 @@ class KafkaPython:
     def abort(self) -> None:
         self._producer.abort_transaction()
 
+    def send_alone(self, partition: int, value: str) -> int:
+        if self._loner is None:
+            self._loner = KafkaProducer(
+                bootstrap_servers=self._bootstrap,
+                enable_idempotence=True,
+                max_block_ms=int(TIMEOUT * 1000),
+            )
+        sent = self._loner.send(TOPIC, value.encode(), partition=partition)
+        return int(sent.get(timeout=TIMEOUT).offset)
+
+    def forget_loner(self) -> None:
+        loner, self._loner = self._loner, None
+        if loner is not None:
+            loner.close(timeout=0)
+
     def poll(self) -> Seen:
         found = self._consumer.poll(timeout_ms=50)
         return [
@@ -153,11 +193,14 @@ class KafkaPython:
 
 
 class AioKafka:
+    sends_alone = True
+
     def __init__(self, bootstrap: str, transactional_id: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._bootstrap = bootstrap
         self._transactional_id = transactional_id
         self._producer: Any = None
+        self._loner: Any = None
         self._sent: list[Any] = []
         self.offsets: list[int] = []
         self._run(self._start_reader())
@@ -206,6 +249,23 @@ class AioKafka:
 
     def abort(self) -> None:
         self._run(self._producer.abort_transaction())
+
+    def send_alone(self, partition: int, value: str) -> int:
+        if self._loner is None:
+            self._run(self._start_loner())
+        sent = self._loner.send_and_wait(TOPIC, value.encode(), partition=partition)
+        return int(self._run(sent).offset)
+
+    async def _start_loner(self) -> None:
+        self._loner = aiokafka.AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap, enable_idempotence=True
+        )
+        await self._loner.start()
+
+    def forget_loner(self) -> None:
+        loner, self._loner = self._loner, None
+        if loner is not None:
+            self._run(loner.stop())
 
     def poll(self) -> Seen:
         found = self._run(self._consumer.getmany(timeout_ms=50))

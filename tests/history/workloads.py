@@ -1,41 +1,50 @@
-"""List-append and bank through real clients while the broker is killed, recorded for the checker.
+"""List-append and bank through real clients while much goes wrong, recorded for the checker.
 
-    python -m tests.history.workloads --workload bank --seconds 300
+    python -m tests.history.workloads --workload bank --seconds 300 --faults kill,cut,slow
 
 Outcomes are three: ok, fail (it definitely did not happen) and info (unknown). Only what ends before
 anybody has asked for the commit can fail; a commit without an answer, for whatever reason, is info.
 """
 
 import argparse
+import contextlib
 import logging
-import multiprocessing
 import os
 import random
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite import TwoPhaseProducer
 from dualwrite.broker import BrokerProcess
 from dualwrite.pytest_plugin import read_topic
+from tests.bounce.clients import LIBRDKAFKA
+from tests.faults.jumping_clock import CHORES, Clock, broker_command
+from tests.faults.proxy import FaultProxy
+from tests.faults.tight_settings import tight_settings
 from tests.history.checker import Anomaly, check
 from tests.history.clients import CLIENTS, PARTITIONS, TOPIC
-from tests.history.history import Poll, Recorder, Send, Status, Txn, load
+from tests.history.history import History, Poll, Recorder, Send, Status, Txn, load
+from tests.history.lives import Client
+from tests.history.trouble import FAULTS, Trouble
 
-BROKER_PAUSE = (1.0, 4.0)
 ABORT_CHANCE = 0.1
+ALONE_CHANCE = 0.2
 OPS_MAX = 4
 AMOUNT_MAX = 100
-WORKERS_PER_CLIENT = 1
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["tests.history.clients"])
+WORKERS = 1
+"""Of each library."""
+SUBSCRIBERS = 2
+SUBSCRIBER = "subscriber"
+BEGIN_SECONDS_MAX = 60
+CHORE_MS = 500
 
 Ops = list[Send | None]  # None is a poll
 
@@ -63,26 +72,118 @@ def transfer(chance: random.Random, name: str) -> Ops:
 WORKLOADS: dict[str, Callable[[random.Random, str], Ops]] = {"append": append, "bank": transfer}
 
 
-def work(client: str, process: str, bootstrap: str, path: Path, workload: str, seed: int) -> None:
+@dataclass(frozen=True)
+class Place:
+    """What every client is told; travels to their processes."""
+
+    bootstrap: str
+    history: Path
+    workload: str
+    seed: int
+
+
+def work(place: Place, process: str, client: str) -> None:
     """One client that runs transactions until it is killed."""
-    logging.disable(logging.CRITICAL)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries that print what they think of kills
-    recorder = Recorder(path)
-    chance = random.Random(f"{seed} {process}")
-    library = _patiently(lambda: CLIENTS[client](bootstrap, process))
+    _be_quiet()
+    recorder = Recorder(place.history)
+    chance = random.Random(f"{place.seed} {process}")
+    transactional_id = process.rpartition(".")[0]  # the same in every life
+    library = _patiently(lambda: CLIENTS[client](place.bootstrap, transactional_id))
     recorder.assign(process, from_start=True)
     _patiently(library.renew)
+    loner = Loner(process)
     number = 0
     while True:
+        # A single record would be no transfer of money.
+        if place.workload == "append" and library.sends_alone and chance.random() < ALONE_CHANCE:
+            loner.send(library, recorder, chance.randrange(PARTITIONS))
+            continue
         number += 1
         txn = Txn(process, number)
-        ops = WORKLOADS[workload](chance, txn.name)
+        ops = WORKLOADS[place.workload](chance, txn.name)
         txn.sends = [op for op in ops if op is not None]
         recorder.invoke(txn)
         txn.status = _transact(library, recorder, txn, ops, chance)
         recorder.complete(txn)
         if txn.status != "ok":
             _patiently(library.renew)
+
+
+def _be_quiet() -> None:
+    """Libraries print what they think of kills."""
+    logging.disable(logging.CRITICAL)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+class Loner:
+    """Sends records outside of transactions: each can be seen as soon as it is sent.
+
+    A new idempotent producer does not come after what its predecessor may still have under way, so
+    it goes by another name.
+    """
+
+    def __init__(self, process: str) -> None:
+        self._process = process
+        self._producers = 1
+        self._number = 0
+
+    def send(self, library: Any, recorder: Recorder, partition: int) -> None:
+        self._number += 1
+        txn = Txn(f"{self._process}.alone{self._producers}", self._number)
+        txn.sends = [Send(f"{TOPIC}/{partition}", f"{txn.name}:0")]
+        recorder.invoke(txn)
+        recorder.ask(txn)
+        try:
+            txn.sends[0].offset = library.send_alone(partition, txn.sends[0].value)
+            txn.status = "ok"
+        except Exception:  # noqa: BLE001 - each library has its own
+            txn.status = "info"
+            self._producers += 1
+            with contextlib.suppress(Exception):
+                library.forget_loner()
+        recorder.complete(txn)
+
+
+def subscribe(place: Place, process: str) -> None:
+    """A member of a group that reads what it is given, from where the group has come to."""
+    _be_quiet()
+    recorder = Recorder(place.history)
+    polls: dict[str, Poll] = {}
+    number = 0
+
+    def tell() -> None:
+        nonlocal number
+        if polls:
+            number += 1
+            recorder.complete(Txn(process, number, "ok", polls=[*polls.values()]))
+            polls.clear()
+
+    def assigned(*_: object) -> None:
+        tell()
+        recorder.assign(process)
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": place.bootstrap,
+            "group.id": SUBSCRIBER,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "auto.commit.interval.ms": 200,
+            "session.timeout.ms": 3_000,
+            "heartbeat.interval.ms": 500,
+            "fetch.wait.max.ms": 50,
+            **LIBRDKAFKA,
+        }
+    )
+    consumer.subscribe([TOPIC], on_assign=assigned)
+    while True:
+        message = consumer.poll(0.1)  # one by one: a batch could reach over an assignment
+        if message is None or message.error() is not None:
+            tell()
+            continue
+        key = f"{TOPIC}/{message.partition()}"
+        seen = polls.setdefault(key, Poll(key, [])).seen
+        seen.append((message.offset(), message.value().decode()))
 
 
 def _patiently(step: Callable[[], Any]) -> Any:
@@ -133,53 +234,83 @@ class Report:
 
     seed: int
     workload: str
-    kills: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    hits: Counter[str] = field(default_factory=Counter)
+    """How many processes, connections and frames each kind of fault has met."""
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
+    alone: Counter[str] = field(default_factory=Counter)
+    """Outcomes of the records that were sent outside of transactions."""
+    subscribed: int = 0
+    """Records that the group's members have seen."""
     records: int = 0
     anomalies: list[Anomaly] = field(default_factory=list)
 
     def __str__(self) -> str:
-        each = "; ".join(
-            f"{client} " + ", ".join(f"{n} {status}" for status, n in sorted(counts.items()))
-            for client, counts in self.outcomes.items()
-        )
+        faults = sorted((kind, n, self.hits[kind]) for kind, n in self.faults.items())
+        drawn = ", ".join(f"{n} {kind} ({hits})" for kind, n, hits in faults)
+        each = "; ".join(f"{client} {_told(n)}" for client, n in self.outcomes.items())
         return (
-            f"{self.workload}, seed {self.seed}: {self.kills} kills of the broker, {each};"
+            f"{self.workload}, seed {self.seed}: faults (hits): {drawn}; transactions: {each};"
+            f" alone: {_told(self.alone)}; {self.subscribed} records read by a group;"
             f" {self.records} records, {len(self.anomalies)} anomalies"
         )
 
 
-def run(directory: Path, workload: str, seed: int, seconds: float) -> Report:
-    """Let all clients work for so long, kill the broker meanwhile, then settle, read and check."""
+def _told(counts: Counter[str]) -> str:
+    return ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "none"
+
+
+def run(
+    directory: Path, workload: str, seed: int, seconds: float, kinds: Sequence[str] = FAULTS
+) -> Report:
+    """Let all clients work among faults for so long, then settle, read and check."""
     report = Report(seed, workload)
-    history = directory / "history"
-    with BrokerProcess(directory / "data") as broker:
-        bootstrap = broker.bootstrap_servers
-        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
-        names = [(c, f"{c}.{n}") for c in CLIENTS for n in range(WORKERS_PER_CLIENT)]
-        workers = [
-            _context.Process(
-                target=work, args=(c, name, bootstrap, history, workload, seed), daemon=True
-            )
-            for c, name in names
-        ]
-        for worker in workers:
-            worker.start()
-        chance = random.Random(seed)
-        deadline = time.monotonic() + seconds
-        while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, chance.uniform(*BROKER_PAUSE)))
-            broker.kill()
-            report.kills += 1
-            broker.start()
-        for worker in workers:
-            worker.kill()
-            worker.join()
-        for _, name in names:
-            settle(bootstrap, name)
-        _finish(bootstrap, history)
-    return judge(history, report)
+    clock = Clock(directory / "clock")
+    with FaultProxy() as proxy:
+        settings = {
+            **tight_settings(seed),
+            **dict.fromkeys(CHORES, CHORE_MS),
+            # A clock that is behind must not refuse what the clients' clocks say.
+            "log.message.timestamp.after.max.ms": 2**63 - 1,
+            "advertised.listeners": f"PLAINTEXT://{proxy.bootstrap_servers}",
+        }
+        command = broker_command(clock)
+        with BrokerProcess(directory / "data", settings=settings, command=command) as broker:
+            proxy.target = ("127.0.0.1", broker.port)
+            place = Place(proxy.bootstrap_servers, directory / "history", workload, seed)
+            admin = AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
+            admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+            clients = [
+                *(Client(work, f"{c}.{n}", place, c) for c in CLIENTS for n in range(WORKERS)),
+                *(Client(subscribe, f"{SUBSCRIBER}.{n}", place) for n in range(SUBSCRIBERS)),
+            ]
+            try:
+                _wait_for_all(clients, place.history)
+                trouble = Trouble(broker, proxy, clock, clients, kinds)
+                report.faults, report.hits = trouble.drawn, trouble.hits
+                trouble.run(seed, seconds)
+                ended = [c.name for c in clients if not c.process.is_alive()]
+                assert not ended, f"ended by themselves: {ended}"
+            finally:
+                for client in clients:
+                    client.kill()
+            for client in clients:
+                if not client.name.startswith(SUBSCRIBER):
+                    settle(place.bootstrap, client.name)
+            _finish(place)
+    return judge(place.history, report)
+
+
+def _wait_for_all(clients: Sequence[Client], path: Path) -> None:
+    """Until everybody has done something: faults are for those who work."""
+    deadline = time.monotonic() + BEGIN_SECONDS_MAX
+    missing = {client.name for client in clients}
+    while missing:
+        assert time.monotonic() < deadline, f"not at work: {missing}"
+        time.sleep(0.1)
+        if path.exists():
+            history = load(path.read_text().splitlines())
+            missing -= {t.process.rpartition(".")[0] for t in history.txns if t.status == "ok"}
 
 
 def settle(bootstrap: str, transactional_id: str) -> None:
@@ -191,10 +322,10 @@ def settle(bootstrap: str, transactional_id: str) -> None:
     producer.close()
 
 
-def _finish(bootstrap: str, history: Path) -> None:
-    recorder = Recorder(history)
+def _finish(place: Place) -> None:
+    recorder = Recorder(place.history)
     seen: dict[int, list[tuple[int, str]]] = {p: [] for p in range(PARTITIONS)}
-    for message in read_topic(TOPIC, bootstrap):
+    for message in read_topic(TOPIC, place.bootstrap):
         seen[message.partition()].append((message.offset(), message.value().decode()))
     for partition, found in seen.items():
         recorder.write("final", key=f"{TOPIC}/{partition}", seen=found)
@@ -203,15 +334,25 @@ def _finish(bootstrap: str, history: Path) -> None:
 
 def judge(path: Path, report: Report) -> Report:
     history = load(path.read_text().splitlines())
-    for client in CLIENTS:
-        mine = (t.status for t in history.txns if t.process.rsplit(".", 1)[0] == client)
-        report.outcomes[client] = Counter(mine)
+    _count(history, report)
     values = [value for poll in history.final or [] for _, value in poll.seen]
     report.records = len(values)
     report.anomalies = check(history)
     if report.workload == "bank" and (total := balance(values)):
         report.anomalies.append(Anomaly("bank", f"the accounts add up to {total}"))
     return report
+
+
+def _count(history: History, report: Report) -> None:
+    report.outcomes = {client: Counter() for client in CLIENTS}
+    for txn in history.txns:
+        client = txn.process.split(".")[0]
+        if client == SUBSCRIBER:
+            report.subscribed += sum(len(poll.seen) for poll in txn.polls)
+        elif ".alone" in txn.process:
+            report.alone[txn.status] += 1
+        else:
+            report.outcomes[client][txn.status] += 1
 
 
 def balance(values: list[str]) -> int:
@@ -224,10 +365,14 @@ def main() -> None:
     parser.add_argument("--workload", choices=WORKLOADS, default="append")
     parser.add_argument("--seconds", type=float, default=15)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--faults", default=",".join(FAULTS), help="kinds, separated by commas")
     options = parser.parse_args()
+    kinds = options.faults.split(",")
+    if unknown := set(kinds) - set(FAULTS):
+        parser.error(f"no faults of ours: {', '.join(sorted(unknown))}")
     directory = Path(tempfile.mkdtemp(prefix="dualwrite-history-"))
     print(f"seed {options.seed}, history in {directory}", flush=True)
-    report = run(directory, options.workload, options.seed, options.seconds)
+    report = run(directory, options.workload, options.seed, options.seconds, kinds)
     print(report)
     for anomaly in report.anomalies[:50]:
         print(f"  {anomaly.kind}: {anomaly.detail}")
