@@ -180,6 +180,7 @@ def cases(calls: list[str], is_long: bool) -> list[tuple[int, str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_nothing_acknowledged_is_lost_at_any_durable_call(tmp_path, request):
+    print(f"seed {SEED}")
     past = tmp_path / "past"
     past.mkdir()
     old = make_past(past)
@@ -194,7 +195,6 @@ def test_nothing_acknowledged_is_lost_at_any_durable_call(tmp_path, request):
     with ThreadPoolExecutor(AT_A_TIME) as pool:  # they mostly wait for a broker that is dead
         reached = sum(pool.map(check, chosen))
     print(f"{len(calls)} durable calls {dict(kinds)}, {len(chosen)} cases, {reached} reached")
-    print(f"seed {SEED}")
     # When a checkpoint comes is not the same in every life.
     assert reached > len(chosen) * 3 / 4
 

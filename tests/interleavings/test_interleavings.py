@@ -37,11 +37,12 @@ def run_block(seeds):
 def check(seeds):
     blocks = [seeds[n : n + BLOCK] for n in range(0, len(seeds), BLOCK)]
     failed, attempts = [], 0
+    sys.stdout.write(f"seeds {seeds.start} to {seeds.stop - 1}\n")
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         for problems, count in pool.map(run_block, blocks):
             failed += problems
             attempts += count
-    sys.stdout.write(f"seeds {seeds.start} to {seeds.stop - 1}: {attempts} blocks\n")
+    sys.stdout.write(f"{attempts} blocks\n")
     assert failed == [], "replay with: python -m tests.interleavings.history SEED"
     assert attempts > 10 * len(seeds)
 

@@ -38,10 +38,11 @@ def run_block(seeds: range) -> tuple[list[Result], int]:
 def check(workers, seeds):
     blocks = [seeds[n : n + 50] for n in range(0, len(seeds), 50)]
     failed, transactions = [], 0
+    sys.stdout.write(f"seeds {seeds.start} to {seeds.stop - 1}\n")
     for violations, count in workers.map(run_block, blocks):
         failed += violations
         transactions += count
-    sys.stdout.write(f"seeds {seeds.start} to {seeds.stop - 1}: {transactions} transactions\n")
+    sys.stdout.write(f"{transactions} transactions\n")
     assert failed == [], "replay with: python -m tests.simulation.history SEED"
     assert transactions > 2 * len(seeds)
 
