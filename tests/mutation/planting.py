@@ -2,9 +2,14 @@
 
 import importlib.util
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutation.mutant import Mutant
@@ -12,6 +17,28 @@ from tests.mutation.mutant import Mutant
 ROOT = Path(__file__).parents[2]
 PARTS = ("dualwrite", "broker", "adapters", "recipes", "examples", "tests")
 SECONDS_MAX = 600
+HUNG = re.compile(r"from pytest-timeout|\+ Timeout \+")
+KILLED, KILLED_HUNG = "killed", "killed (hung)"
+
+
+@dataclass(frozen=True)
+class Run:
+    """How tests ended: pytest's exit code, None if they had to be ended, and what they printed."""
+
+    code: int | None
+    output: str
+
+    @property
+    def verdict(self) -> str:
+        """What it says of a planted bug; broken if pytest could not run at all."""
+        match self.code:
+            case 0:
+                return "survived"
+            case None:
+                return KILLED_HUNG
+            case 1:
+                return KILLED_HUNG if HUNG.search(self.output) else KILLED
+        return "broken"
 
 
 def copy_tree(target: Path) -> Path:
@@ -29,18 +56,29 @@ def copy_tree(target: Path) -> Path:
     return target
 
 
-def run_tests(tree: Path, tests: tuple[str, ...]) -> int:
-    """Run tests of the copy against the sources of the copy; gives pytest's exit code."""
+def run_tests(tree: Path, tests: tuple[str, ...], seconds_max: float = SECONDS_MAX) -> Run:
+    """Run tests of the copy against the sources of the copy."""
     plugins = ["-p", "no:cacheprovider", "-p", "tests.mutation.without_shrinking"]
     command = [sys.executable, "-m", "pytest", "-x", "-q", *plugins, *tests]
-    done = subprocess.run(
-        command,
-        cwd=tree,
-        env=os.environ | {"PYTHONPATH": str(tree)},
-        capture_output=True,
-        timeout=SECONDS_MAX,
-    )
-    return done.returncode
+    # A file, not a pipe: a server that a failed test left behind would keep the pipe open.
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=tree,
+            env=os.environ | {"PYTHONPATH": str(tree)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        code: int | None
+        try:
+            code = process.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            code = None
+            os.killpg(process.pid, signal.SIGKILL)  # the servers of its tests, too
+            process.wait()
+        output.seek(0)
+        return Run(code, output.read())
 
 
 def change(file: Path, source: str) -> None:
@@ -50,14 +88,22 @@ def change(file: Path, source: str) -> None:
 
 
 def run_mutant(tree: Path, mutant: Mutant) -> str:
-    """killed, survived, or broken: pytest could not run at all."""
+    """The verdict of its tests on one planted bug."""
     file = tree / mutant.file
     source = file.read_text()
     change(file, source.replace(mutant.old, mutant.new, 1))
     try:
-        code = run_tests(tree, mutant.tests)
-    except subprocess.TimeoutExpired:
-        return "killed"  # it hangs, which nobody could overlook
+        return run_tests(tree, mutant.tests).verdict
     finally:
         change(file, source)
-    return {0: "survived", 1: "killed"}.get(code, "broken")
+
+
+def judge(tree: Path, mutants: Iterable[Mutant]) -> Iterator[tuple[Mutant, str]]:
+    """The verdict on each; "unsound" if its tests do not pass without it: they would kill anything."""
+    healthy: dict[tuple[str, ...], Run] = {}
+    for mutant in mutants:
+        if mutant.tests not in healthy:
+            run = healthy[mutant.tests] = run_tests(tree, mutant.tests)
+            if run.code != 0:
+                print(run.output)
+        yield mutant, "unsound" if healthy[mutant.tests].code != 0 else run_mutant(tree, mutant)
