@@ -28,6 +28,8 @@ def case(request, broker, tmp_path):
     app = "crash" + uuid.uuid4().hex[:8]
     if kind == "postgresql":
         address = request.getfixturevalue("postgres_url")
+    elif kind == "mysql":
+        address = request.getfixturevalue("mysql_url")
     elif kind == "zookeeper":
         address = request.getfixturevalue("zookeeper").hosts
     else:

@@ -30,9 +30,7 @@ class Case:
 
     @property
     def place(self):
-        return {"sqlite": Sql, "postgresql": Sql, "rocksdb": Rocks, "zookeeper": Zoo}[self.kind](
-            self
-        )
+        return {"rocksdb": Rocks, "zookeeper": Zoo}.get(self.kind, Sql)(self)
 
     def writer(self, place, **options):
         config = {"bootstrap.servers": self.bootstrap, "max.block.ms": 20_000}

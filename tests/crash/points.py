@@ -1,16 +1,22 @@
 """Where a victim stops: by the writer's own steps, or by what has just gone over its sockets.
 
 C0 before init, C1 init replied, C2 BEGIN, C3 data flushed, C4 Kafka transaction begun, C5 produce
-sent, C6 first acknowledgement, C7 prepared, C8 state written, C9 COMMIT sent, C10 COMMIT durable,
+sent, C6 first acknowledgement, C7 prepared, C8 state written, C9 COMMIT sent, C10 COMMIT answered,
 C11 EndTxn sent, C12 EndTxn acknowledged. R1 claim committed, R2 init(keep) replied, R3 state read
 again, R4 EndTxn sent.
 
 The state is written while the records are under way, so C8 comes before C6 and C7: at C8 the
-records may be durable or not, at C7 they are, and the state is written too.
+records may be durable or not, at C7 they are, and the state is written too. Between C7 and C9 the
+writer asks nobody for anything.
+
+C9 is two points: at C9a COMMIT has left the client's code and is not done, at C9b it is done and
+its answer has not come. Servers get or answer it through a proxy (`held_commit.py`); where the
+database is a library, one system call decides (`watched_disk.py`).
 """
 
 import socket
 import struct
+import time
 
 from dualwrite.wire.api_keys import ApiKey
 
@@ -20,7 +26,6 @@ STEPS = {
     "C4": "begun",
     "C7": "prepared",
     "C8": "remembered",
-    "C9": "committing",
     "C10": "committed",
     "C12": "completed",
     "R1": "claimed",
@@ -29,13 +34,24 @@ STEPS = {
 }
 SENT = {"C5": ApiKey.PRODUCE, "C6": ApiKey.PRODUCE, "C11": ApiKey.END_TXN, "R4": ApiKey.END_TXN}
 
-UNDECIDED = ["C0", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8"]
+INSIDE_COMMIT = ["C9a", "C9b"]
+UNDECIDED = ["C0", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8", "C9a"]
 """Here nothing may be left of the victim's order."""
-DECIDED = ["C10", "C11", "C12"]
+AFTER_COMMIT = ["C10", "C11", "C12"]
+DECIDED = ["C9b", *AFTER_COMMIT]
 """Here the order must be on both sides."""
-EITHER = ["C9"]
-WRITE_POINTS = [*UNDECIDED, *EITHER, *DECIDED]
+WRITE_POINTS = [*UNDECIDED, *DECIDED]
 RECOVERY_POINTS = ["R1", "R2", "R3", "R4"]
+
+
+def stop_at(folder, is_over=lambda: False):
+    """Tell that the point is reached, and wait for the word to go on; False if it is over before."""
+    (folder / "reached").touch()
+    while not (folder / "go").exists():
+        if is_over():
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def watch_sockets(point, port, reach):

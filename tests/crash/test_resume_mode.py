@@ -7,10 +7,10 @@ import pytest
 from dualwrite.broker import BrokerProcess
 from tests.crash.oracle import create, judge
 from tests.crash.places import Case
-from tests.crash.points import WRITE_POINTS
+from tests.crash.points import INSIDE_COMMIT, WRITE_POINTS
 from tests.crash.test_matrix import VICTIMS, crash, expected_after
 
-SHORT = ["C8", "C9", "C10", "C11"]
+SHORT = ["C8", *INSIDE_COMMIT, "C10", "C11"]
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["transactions-v1", "transactions-v2"])

@@ -12,11 +12,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
 
+from sqlalchemy import create_engine
+
 from tests.crash.places import Case
-from tests.crash.points import SENT, STEPS, watch_sockets
+from tests.crash.points import SENT, STEPS, stop_at, watch_sockets
+from tests.crash.watched_disk import CALLS, WatchedDisk
 
 
 class Victim:
@@ -86,10 +89,7 @@ class Nursery:
 
 
 def serve():
-    import dualwrite.adapters.rocksdb
-    import dualwrite.adapters.sql
-    import dualwrite.adapters.zookeeper  # noqa: F401 - imported once, before the forks
-
+    import_everything()
     for line in sys.stdin:
         job = json.loads(line)
         pid = os.fork()
@@ -98,6 +98,17 @@ def serve():
         print(json.dumps({"pid": pid}), flush=True)
         _, status = os.waitpid(pid, 0)
         print(json.dumps({"status": status}), flush=True)
+
+
+def import_everything():
+    """Once, before the forks; nothing is connected."""
+    import dualwrite.adapters.rocksdb
+    import dualwrite.adapters.sql
+    import dualwrite.adapters.zookeeper  # noqa: F401
+
+    for driver in ("sqlite", "postgresql+psycopg", "mysql+pymysql"):
+        with suppress(ModuleNotFoundError):
+            create_engine(f"{driver}://")
 
 
 def live(job):
@@ -115,17 +126,17 @@ def work(job, case, point, folder):
     """Open the writer and place order 1, stopping at the point."""
 
     def reach():
-        if (folder / "reached").exists():
-            return
-        (folder / "reached").touch()
-        while not (folder / "go").exists():
-            time.sleep(0.005)
+        if not (folder / "reached").exists():
+            stop_at(folder)
 
     def on_step(name):
+        if disk is not None and name == "committing":
+            disk.arm()
         if name == STEPS.get(point) and (is_writing or point in ("C1", "R1", "R2", "R3")):
             reach()
 
     is_writing = []
+    disk = WatchedDisk(case.kind, point, folder) if (case.kind, point) in CALLS else None
     if point == "C0":
         reach()
     if point in SENT:

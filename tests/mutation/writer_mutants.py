@@ -35,6 +35,14 @@ MUTANTS = (
         DUAL_WRITE_TESTS,
     ),
     Mutant(
+        "Kafka is asked to commit before the database has",
+        WRITE_PATH,
+        '            with unit.trace.part("decide"):\n                yield from call(unit.local.commit)\n',
+        "            yield from self._mode.start_commit(unit.slot)\n"
+        '            with unit.trace.part("decide"):\n                yield from call(unit.local.commit)\n',
+        ("tests/crash/test_matrix.py", "-k", "to_sql and C9a and client"),
+    ),
+    Mutant(
         "what was undone in the database stays open in Kafka",
         WRITE_PATH,
         "        finally:\n            yield from self._abort(unit)\n",

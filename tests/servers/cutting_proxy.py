@@ -27,9 +27,9 @@ class CuttingProxy:
         self._cutting.set()
 
     def close(self) -> None:
-        _shut(self._listener)  # closing alone would leave `accept` waiting
+        shut(self._listener)  # closing alone would leave `accept` waiting
         for connection in self._open:
-            _shut(connection)
+            shut(connection)
         for thread in self._threads:
             thread.join(timeout=5)
 
@@ -64,17 +64,17 @@ class CuttingProxy:
                 self.cut.set()
                 data = b""
             if not data:
-                _shut(source)
-                _shut(sink)
+                shut(source)
+                shut(sink)
                 return
             try:
                 sink.sendall(data)
             except OSError:
-                _shut(source)
+                shut(source)
                 return
 
 
-def _shut(connection: socket.socket) -> None:
+def shut(connection: socket.socket) -> None:
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
