@@ -28,7 +28,7 @@ from dualwrite.broker.storage.journal_format import Tip
 
 CHECKPOINT: Final = "checkpoint"
 _NEW: Final = "checkpoint.new"
-_MAGIC: Final = b"dwcheck1"
+_MAGIC: Final = b"dwcheck2"
 _FRONT = struct.Struct(">8sIQ")
 _BODY = struct.Struct(">16s16sQQQQIqqI")
 _LOG = struct.Struct(">16siqqqIIII")
@@ -124,8 +124,10 @@ class Checkpoint:
             magic, checksum, size = _FRONT.unpack_from(data)
         except struct.error as error:
             raise CorruptCheckpoint(f"{CHECKPOINT} is cut at byte {len(data)}") from error
+        if magic != _MAGIC:
+            raise CorruptCheckpoint(f"{CHECKPOINT} is damaged, or another version wrote it")
         body = data[_FRONT.size :]
-        if magic != _MAGIC or size != len(body) or crc32c(body) != checksum:
+        if size != len(body) or crc32c(body) != checksum:
             raise CorruptCheckpoint(f"{CHECKPOINT} is damaged: its checksum does not fit")
         secret, slot, epoch, offset, number, position, chain, wall, steady, count = (
             _BODY.unpack_from(body)

@@ -3,7 +3,8 @@
 A segment is cut into stretches of whole batches, about `interval` bytes each. For every stretch the
 index keeps its first offset, its position, the largest timestamp of the segment up to its end, and the
 CRC-32C of its bytes. A batch's own checksum leaves out the base offset and the leader epoch, so it is
-this one that a read checks: no bit of a segment is served that was not written.
+this one that a read checks: no bit of a segment is served that was not written. It names its segment,
+so that another one's sound files in its place are noticed as well.
 """
 
 import struct
@@ -15,8 +16,12 @@ from crc32c import crc32c
 
 from dualwrite.broker.storage.disk import Buffer
 
-_HEAD = struct.Struct(">IIqII")
-_MAGIC: Final = 0x64775831
+_HEAD = struct.Struct(">IIqIII")
+_MAGIC: Final = 0x64775832
+
+
+class ForeignIndex(Exception):
+    """An index that is sound, and another segment's."""
 
 
 class SegmentIndex:
@@ -77,21 +82,24 @@ class SegmentIndex:
             stretch += 1
         return None
 
-    def encode(self) -> bytes:
+    def encode(self, name: str) -> bytes:
         body = b"".join(a.tobytes() for a in (self.offsets, self.positions, self.times, self.crcs))
-        rest = _HEAD.pack(_MAGIC, 0, self.end, self.interval, len(self.offsets))[8:]
+        owner = crc32c(name.encode())
+        rest = _HEAD.pack(_MAGIC, 0, self.end, self.interval, len(self.offsets), owner)[8:]
         return struct.pack(">II", _MAGIC, crc32c(body, crc32c(rest))) + rest + body
 
     @classmethod
-    def decode(cls, data: Buffer) -> "SegmentIndex":
-        """Read an encoded index; a ValueError if it is damaged."""
+    def decode(cls, data: Buffer, name: str) -> "SegmentIndex":
+        """Read an encoded index; a ValueError if it is damaged, ForeignIndex if `name` is not its own."""
         try:
-            magic, checksum, end, interval, count = _HEAD.unpack_from(data)
+            magic, checksum, end, interval, count, owner = _HEAD.unpack_from(data)
         except struct.error as error:
             raise ValueError(f"index is too short: {error}") from error
         view = memoryview(data)
         if magic != _MAGIC or crc32c(view[8:]) != checksum:
             raise ValueError("index is damaged")
+        if owner != crc32c(name.encode()):
+            raise ForeignIndex
         index = cls(interval)
         index.end = end
         position = _HEAD.size

@@ -13,7 +13,6 @@ from dualwrite.broker.storage.disk import Disk, sync_names
 from dualwrite.broker.storage.entry import PartitionKey, decode_entry
 from dualwrite.broker.storage.errors import StorageFailed
 from dualwrite.broker.storage.files import FileCache
-from dualwrite.broker.storage.index import SegmentIndex
 from dualwrite.broker.storage.journal import Journal
 from dualwrite.broker.storage.journal_format import JOURNAL_DIR, Tip
 from dualwrite.broker.storage.journal_reader import JournalReader
@@ -115,12 +114,11 @@ def _restore(state: LogState, files: FileCache, settings: StorageSettings) -> Lo
     log.end = log.high_watermark = state.end
     log.cleaned_to = state.cleaned_to
     log.producers = decode_snapshot(state.producers)
-    index = SegmentIndex.decode(state.index)
     interval = settings.index_interval_bytes
     log.segments = [
         Segment.restore(log.directory, info, None, interval) for info in state.segments[:-1]
     ]
-    log.segments.append(Segment.restore(log.directory, state.segments[-1], index, interval))
+    log.segments.append(Segment.restore(log.directory, state.segments[-1], state.index, interval))
     if state.aborted_count:
         _restore_aborted(log, files, state.aborted_count)
     return log

@@ -16,7 +16,7 @@ from dualwrite.broker.storage.disk import Buffer, File
 from dualwrite.broker.storage.entry import SegmentInfo
 from dualwrite.broker.storage.errors import StorageError
 from dualwrite.broker.storage.files import FileCache
-from dualwrite.broker.storage.index import SegmentIndex
+from dualwrite.broker.storage.index import ForeignIndex, SegmentIndex
 from dualwrite.wire.records import (
     NO_TIMESTAMP,
     BatchError,
@@ -100,7 +100,7 @@ class Segment:
 
     @classmethod
     def restore(
-        cls, directory: str, info: SegmentInfo, index: SegmentIndex | None, interval: int
+        cls, directory: str, info: SegmentInfo, index: Buffer | None, interval: int
     ) -> "Segment":
         """A segment whose bytes are all in its file; without `index` it is loaded when needed."""
         segment = cls(directory, info.base_offset, interval)
@@ -109,7 +109,7 @@ class Segment:
         segment.size = info.size
         segment.max_timestamp = info.max_timestamp
         segment.created_ms = info.created_ms
-        segment._index = index
+        segment._index = None if index is None else SegmentIndex.decode(index, segment.stem)
         segment.is_sealed = index is None
         return segment
 
@@ -206,9 +206,12 @@ class Segment:
     def _load_index(self, files: FileCache) -> SegmentIndex:
         try:
             file = files.open(self.index_path)
-            index = SegmentIndex.decode(file.pread(file.size(), 0))
+            index = SegmentIndex.decode(file.pread(file.size(), 0), self.stem)
             if index.end == self.size:
                 return index
+        except ForeignIndex as error:
+            # Then the batches may be foreign, too, however sound they are.
+            raise DamagedSegment(self.path, 0, "its index is another segment's") from error
         except (FileNotFoundError, ValueError):
             pass
         return self.scan(files, SegmentIndex(self._interval))
@@ -220,16 +223,20 @@ class Segment:
         except FileNotFoundError:
             return []
         content, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
-        if _CHECKSUM.pack(crc32c(content)) != checksum:
+        if self._aborted_checksum(content) != checksum:
             raise ValueError(f"{self.aborted_path} is damaged")
         return decode_aborted(content)
 
+    def _aborted_checksum(self, content: Buffer) -> bytes:
+        """Of the content and whose it is."""
+        return _CHECKSUM.pack(crc32c(content, crc32c(self.stem.encode())))
+
     def seal(self, files: FileCache, aborted: list[AbortedTxn]) -> None:
         """Write the indexes of a closed segment, durable but for their names."""
-        files.write(self.index_path, self.index(files).encode())
+        files.write(self.index_path, self.index(files).encode(self.stem))
         if aborted:
             content = encode_aborted(aborted)
-            files.write(self.aborted_path, content + _CHECKSUM.pack(crc32c(content)))
+            files.write(self.aborted_path, content + self._aborted_checksum(content))
         else:
             files.unlink(self.aborted_path)
         self.is_sealed = True

@@ -413,7 +413,7 @@ class Storage:
             end=log.end,
             cleaned_to=log.cleaned_to,
             segments=tuple(segment.info() for segment in log.segments),
-            index=active.index(self.files).encode(),
+            index=active.index(self.files).encode(active.stem),
             producers=encode_snapshot(log.producers, aborted_from=active.base_offset),
             aborted_count=len(log.producers.aborted.within(0, active.base_offset)),
         )

@@ -1,6 +1,7 @@
 """Flipped bits and cut files: detected or harmless, and never a wrong byte served."""
 
 from copy import deepcopy
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -180,6 +181,56 @@ def test_a_missing_segment_takes_only_its_log_offline(recording):
         disk.unlink(path)
         say(path=path)
         assert verdict(recording, disk, path) in {"offline", "harmless"}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [("log",), ("index",), ("txnindex",), ("log", "index"), ("log", "index", "txnindex")],
+    ids="+".join,
+)
+@pytest.mark.parametrize("is_exchange", [True, False], ids=["exchanged", "copied"])
+def test_a_segment_in_another_ones_place_is_never_served(recording, files, is_exchange, request):
+    """As a restore by hand might leave it: sound bytes under a wrong name."""
+    contents = recording.disk.contents
+    stems = [p.removesuffix(".log") for p in recording.files if p.endswith(".log") and contents(p)]
+    verdicts = []
+    pairs = list(combinations(stems, 2))
+    if not request.config.getoption("--long"):
+        pairs = Random(939).sample(pairs, 12)
+    for one, other in pairs:
+        disk = recording.copy()
+        if contents(f"{one}.log") == contents(f"{other}.log"):
+            continue
+        for kind in files:
+            here, there = f"{one}.{kind}", f"{other}.{kind}"
+            if here in recording.files and there in recording.files:
+                disk.contents(there)[:] = contents(here)
+                if is_exchange:
+                    disk.contents(here)[:] = contents(there)
+        say(one=one, other=other)
+        verdicts.append(verdict_of_misplaced(recording, disk, one, other))
+    say(pairs=len(verdicts), offline=verdicts.count("offline"))
+    assert files == ("txnindex",) or "offline" in verdicts
+    assert set(verdicts) <= {"offline", "harmless"}
+
+
+def verdict_of_misplaced(recording, disk, *stems):
+    storage = Storage.open(disk, SMALL, Listener())
+    known, _ = recording.states[storage.position]
+    offline = []
+    for key, log in storage.logs.items():
+        alone = Storage.__new__(Storage)
+        alone.logs = {key: log}
+        try:
+            found, _ = state_of(alone, Listener())
+        except LogOffline:
+            assert any(log.directory in stem for stem in stems), "another log must not suffer"
+            offline.append(key)
+        else:
+            assert committed_of(log) == recording.committed[key]
+            # An index of aborted transactions that is made anew may count otherwise.
+            assert found[key] | {"aborted": ()} == known[key] | {"aborted": ()}
+    return "offline" if offline else "harmless"
 
 
 def test_an_index_that_is_made_anew_takes_nothing_damaged_over():
