@@ -24,8 +24,8 @@ from tests.faults.scenario import Story, live, verify
 from tests.faults.test_syscalls import create_topic, live_again
 
 IMAGE_BYTES = 48 * 2**20
-IMAGES = 5
-IMAGES_LONG = 200
+IMAGES = 20
+IMAGES_LONG = 500
 IMAGES_PER_LIFE = 5
 SETTINGS = {
     "transaction.state.log.num.partitions": 2,

@@ -22,7 +22,7 @@ from tests.faults.scenario import PARTITIONS, TOPIC, Story, live, verify
 
 ROOT = Path(__file__).parents[2]
 WAYS = ("kill", "half", "eio", "enospc")
-SAMPLE = 12
+SAMPLE = 40
 KINDS = {
     "pwrite",
     "pwritev",

@@ -17,7 +17,7 @@ from tests.broker.node_driver import Delivered, NodeDriver
 from tests.fuzz.samples import damage, requests, sample
 
 FUZZ = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
 )
 SEEDS = st.integers(0, 2**32 - 1)
 # These belong to the connection, which the driver has none of; tests/fuzz/targets.py feeds them.

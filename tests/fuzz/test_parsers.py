@@ -18,7 +18,7 @@ from tests.fuzz.samples import batch, damage, encoded, message_classes, requests
 from tests.fuzz.targets import TARGETS
 
 FUZZ = settings(
-    max_examples=300,
+    max_examples=1_500,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
