@@ -221,14 +221,14 @@ class FaultProxy:
         self._links.add(link)
         up = self._pump(link, reader, server, self._judge_request)
         down = self._pump(link, upstream, writer, self._judge_response)
+        pumps = [asyncio.ensure_future(up), asyncio.ensure_future(down)]
         try:
-            await asyncio.wait(
-                [asyncio.ensure_future(up), asyncio.ensure_future(down)],
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             # A held request must be able to arrive after its client has gone.
             await link.nothing_held.wait()
         finally:
+            for pump in pumps:
+                pump.cancel()
             self._links.discard(link)
             link.reset()
 

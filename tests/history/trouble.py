@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dualwrite.broker import BrokerProcess
+from dualwrite.wire.api_keys import ApiKey
 from tests.faults.jumping_clock import JUMPS, Clock
 from tests.faults.proxy import Action, Cut, Drop, FaultProxy, Pass, Plan
 from tests.faults.random_acts import Act, act_for
@@ -25,7 +26,13 @@ HANDS = {
 FAULTS = tuple(kind for _, kinds in HANDS.values() for kind in kinds)
 DOWN_SECONDS = (0.0, 1.0)
 PAUSE_SECONDS = (0.2, 4.0)
-CUT_SECONDS, CUT_RATE = (0.2, 1.5), 0.1
+CUT_SECONDS, CUT_RATE = (0.2, 1.5), 0.03
+CUT_RATES: dict[int, float] = {
+    ApiKey.PRODUCE: 0.3,
+    ApiKey.END_TXN: 0.3,
+    ApiKey.INIT_PRODUCER_ID: 0.1,
+}
+"""Most frames are reads, which lose nothing; for the others see `CUT_RATE`."""
 SILENT_SECONDS = (0.2, 3.0)
 SLOW_SECONDS, DELAY_SECONDS = (0.5, 3.0), (0.1, 1.0)
 HIT_SECONDS_MAX = 60
@@ -52,7 +59,7 @@ class Cuts(Weather):
     """
 
     def on_request(self, api_key: int, frame: bytes) -> Action:
-        if self.chance.random() < CUT_RATE:
+        if self.chance.random() < CUT_RATES.get(api_key, CUT_RATE):
             return self.spoil(Cut(self.chance.randrange(len(frame))))
         return Pass()
 
