@@ -37,8 +37,7 @@ def open_store(
             from dualwrite.adapters import zookeeper
 
             root = parts.path.rstrip("/") or zookeeper.ROOT
-            seconds = zookeeper.START_SECONDS if start_seconds is None else start_seconds
-            return zookeeper.ZooKeeperStore(parts.netloc, root, start_seconds=seconds)
+            return zookeeper.ZooKeeperStore(parts.netloc, root, start_seconds=start_seconds)
     return open_sql_store(url, table, schema)
 
 

@@ -117,7 +117,7 @@ class ZooKeeperStore:
         *,
         acl: Sequence[Any] | None = None,
         multi_bytes_max: int = MULTI_BYTES_MAX,
-        start_seconds: float = START_SECONDS,
+        start_seconds: float | None = None,
     ) -> None:
         if not isinstance(root, str) or not _ROOT.fullmatch(root) or "/." in root:
             raise ConfigurationError(f"not a path for a root node: {root!r}")
@@ -129,7 +129,9 @@ class ZooKeeperStore:
         self._multi_bytes_max = multi_bytes_max
         if not self._client.connected:
             try:
-                self._client.start(timeout=start_seconds)
+                self._client.start(
+                    timeout=START_SECONDS if start_seconds is None else start_seconds
+                )
             except KazooTimeoutError as error:
                 raise StoreUnavailable(f"ZooKeeper did not answer: {error}") from error
         if self._acl is None:
