@@ -4,11 +4,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
 from dualwrite.errors import ConfigurationError, DualWriteError
+from dualwrite.wire.primitives import STRING_BYTES_MAX
 
 if TYPE_CHECKING:
     from dualwrite.store import Store, StoreRow
@@ -42,13 +43,18 @@ StoreUrl = Annotated[
 TableName = Annotated[str, typer.Option("--table", help="Name of the SQL state table.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-_Named = TypeVar("_Named", bound="str | list[str] | None")
 
-
-def a_name(given: _Named) -> _Named:
-    """Refuse an empty name, which some shell variable was meant to fill: nothing is called that."""
-    if given == "" or (isinstance(given, list) and "" in given):
-        raise typer.BadParameter("the name is empty")
+def a_name(given: str | list[str] | None) -> str | list[str] | None:
+    """Refuse what nothing is called: nothing at all (an unset variable), or what no request carries."""
+    for name in [given] if isinstance(given, str) else given or ():
+        if not name:
+            raise typer.BadParameter("the name is empty")
+        try:
+            length = len(name.encode())
+        except UnicodeEncodeError:
+            raise typer.BadParameter("the name is not UTF-8") from None
+        if length > STRING_BYTES_MAX:
+            raise typer.BadParameter(f"the name has {length} bytes, {STRING_BYTES_MAX} at most")
     return given
 
 

@@ -188,6 +188,28 @@ def test_wrong_usage(arguments):
     assert isinstance(result.exception, SystemExit)
 
 
+@pytest.mark.parametrize("name", ["\udcff", "x" * 32_768], ids=["not UTF-8", "too long"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("txn", "describe"),
+        ("txn", "explain", *SQLITE),
+        ("topic", "create"),
+        ("topic", "describe"),
+        ("user", "remove"),
+        ("acl", "list", "--topic"),
+        ("acl", "remove", "--principal"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_no_request_can_carry_is_wrong_usage(command, name):
+    """What a shell hands over need not be text."""
+    result = dualwrite(*command, name)
+
+    assert result.exit_code == 2
+    assert isinstance(result.exception, SystemExit)
+
+
 def test_an_app_without_rows_is_named(sqlite_world):
     """A misspelt app has nothing in doubt, which would look like success."""
     to = ("--bootstrap-servers", sqlite_world.bootstrap, "--store", sqlite_world.url)
