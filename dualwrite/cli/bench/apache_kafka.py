@@ -96,11 +96,13 @@ class ApacheKafka(contextlib.AbstractContextManager["ApacheKafka"]):
             check=True,
             capture_output=True,
         )
+        begin = time.perf_counter()
         with (directory / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [*java, "kafka.Kafka", str(config)], stdout=log, stderr=log
             )
         self._wait_until_up()
+        self.seconds_to_ready = time.perf_counter() - begin
 
     @property
     def bootstrap_servers(self) -> str:
