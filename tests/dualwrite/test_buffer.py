@@ -28,7 +28,7 @@ def test_contents_are_taken_as_confluent_kafka_takes_them():
     "call",
     [
         {"topic": "t", "value": 5},
-        {"topic": "t", "key": object()},
+        {"topic": "t", "key": object},
         {"topic": "", "value": b""},
         {"topic": "t", "headers": [("a", 5)]},
         {"topic": "t", "headers": [(b"a", b"5")]},
