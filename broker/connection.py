@@ -13,16 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from dualwrite.broker.call import HANG_UP, NO_REPLY, Call
 from dualwrite.broker.clock import Now
 from dualwrite.broker.listeners import Listener
+from dualwrite.broker.receiving import Receiver
 from dualwrite.broker.security.gate import principal_of
 from dualwrite.broker.security.sasl import SaslConnection
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.codec import decode
-from dualwrite.wire.frame import (
-    FRAME_BYTES_BEFORE_AUTHENTICATION,
-    FrameReader,
-    decode_request_header,
-    encode_response_parts,
-)
+from dualwrite.wire.frame import decode_request_header, encode_response_parts
 from dualwrite.wire.message import WireError
 
 if TYPE_CHECKING:
@@ -39,7 +35,7 @@ FAILED_LOGIN_SECONDS: Final = 0.1
 _SASL_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 
 
-class ClientConnection(asyncio.Protocol):
+class ClientConnection(asyncio.BufferedProtocol):
     """The server's side of one connection."""
 
     __slots__ = (
@@ -48,7 +44,7 @@ class ClientConnection(asyncio.Protocol):
         "_is_full",
         "_is_reading",
         "_later",
-        "_reader",
+        "_receiver",
         "_server",
         "_transport",
         "_unanswered",
@@ -74,8 +70,8 @@ class ClientConnection(asyncio.Protocol):
         self.peer = ""
         self.sasl = None if spec.sasl is None else spec.sasl.connection()
         self.authenticated = self.sasl is None
-        self._reader = FrameReader(FRAME_BYTES_BEFORE_AUTHENTICATION)
-        self._frames: deque[bytes] = deque()
+        self._receiver = Receiver(server.buffers)
+        self._frames: deque[bytes | memoryview] = deque()
         self._later: Call[Any] | None = None  # what the requests behind it wait for
         self._unanswered = 0
         self._is_full = False  # the peer does not read
@@ -106,21 +102,25 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closed = True
         self._frames.clear()
+        self._receiver.drop()
         self._server.hold(self, -self.held)
         self._server.node.unsent.taken(self)
         self._server.lost(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._receiver.room
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._is_closed:
             return
         now = self._server.clock.now()
         self.last_active_ms = now.steady_ms
         try:
-            frames = self._reader.feed(data)
+            frames = self._receiver.received(nbytes)
         except WireError as error:
             self.close(str(error))
             return
-        self._server.hold(self, len(data))
+        self._server.hold(self, nbytes)
         if frames:
             self._frames.extend(frames)
             self.incomplete_since_ms = None
@@ -143,7 +143,7 @@ class ClientConnection(asyncio.Protocol):
     def admit(self) -> None:
         """Let the peer send frames of full size: it is who it says, or nobody asks."""
         self.authenticated = True
-        self._reader.max_bytes = self._server.frame_bytes_max
+        self._receiver.allow(self._server.frame_bytes_max)
 
     @property
     def is_idle(self) -> bool:
@@ -233,9 +233,9 @@ class ClientConnection(asyncio.Protocol):
             # uvloop raises on a transport that is closing; the others still get their answers.
             self.close(f"write failed: {error}")
 
-    def _handle(self, frame: bytes, now: Now) -> None:
+    def _handle(self, frame: bytes | memoryview, now: Now) -> None:
         if self.sasl is not None and self.sasl.expects_raw_token:
-            self._take_raw_token(self.sasl, frame, now)
+            self._take_raw_token(self.sasl, bytes(frame), now)
             return
         header, offset = decode_request_header(frame)
         if self.sasl is not None and not self.sasl.may_send(header.api_key, now):

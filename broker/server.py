@@ -17,6 +17,7 @@ from dualwrite.broker.call import Call
 from dualwrite.broker.connection import ClientConnection
 from dualwrite.broker.listeners import Listener
 from dualwrite.broker.node import Node
+from dualwrite.broker.receiving import Buffers
 from dualwrite.broker.running_clock import RunningClock
 from dualwrite.broker.storage.errors import DiskFull, StorageFailed
 from dualwrite.broker.storage.storage import Group
@@ -50,6 +51,7 @@ class Server:
         self.apis = node.apis
         self.frame_bytes_max: int = node.settings["socket.request.max.bytes"]
         self._held_max: int = node.settings["queued.max.request.bytes"]
+        self.buffers = Buffers(self._held_max)
         self.failed: asyncio.Future[None]
         self._loop: asyncio.AbstractEventLoop
         self._servers: list[asyncio.Server] = []
@@ -308,6 +310,7 @@ class Server:
 
     def _sweep(self) -> None:
         """Close what has been idle, or in the middle of one frame, for too long."""
+        self.buffers.trim()
         limit_ms: float = self.node.settings["connections.max.idle.ms"]
         if limit_ms < 0:
             limit_ms = inf

@@ -41,9 +41,10 @@ COPY_BELOW: Final = 16 << 10
 
 @dataclass(slots=True)
 class Append:
-    """One record batch for a log. `Storage.add` sets `base_offset`, also in its copy of the bytes.
+    """One record batch for a log. `Storage.add` sets `base_offset`, also in the bytes it keeps.
 
-    Give `header` if it is already parsed.
+    These are a copy, unless `batch` is a large view that can be written to: then it is the storage's
+    from there on. Give `header` if it is already parsed.
     """
 
     key: PartitionKey

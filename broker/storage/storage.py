@@ -14,7 +14,7 @@ from dualwrite.broker.clock import Now
 from dualwrite.broker.producers import encode_snapshot
 from dualwrite.broker.storage import checkpoint as checkpoints
 from dualwrite.broker.storage.compaction import Cleaner
-from dualwrite.broker.storage.disk import Disk, is_out_of_space
+from dualwrite.broker.storage.disk import Buffer, Disk, is_out_of_space
 from dualwrite.broker.storage.entry import (
     Append,
     CreateLog,
@@ -143,7 +143,7 @@ class Storage:
                 encoder.item(item)
                 continue
             log = logs[item.key]
-            batch = bytearray(item.batch)
+            batch = self._own(item.batch)
             base_offset = log.end
             if log.wants_roll(len(batch), now):
                 encoder.item(Roll(item.key, base_offset))
@@ -159,6 +159,17 @@ class Storage:
         self._pending.append((encoder.finish(), touched))
         self.position += 1
         return self.position
+
+    def _own(self, batch: Buffer) -> bytearray | memoryview:
+        """The batch in memory that nobody else writes to.
+
+        A large one goes to its segment as soon as it is durable, so it may stay where it arrived;
+        a small one may wait for others, and would keep what surrounds it waiting with it.
+        """
+        is_large = len(batch) >= self._settings.tail_bytes
+        if is_large and isinstance(batch, memoryview) and not batch.readonly:
+            return batch
+        return bytearray(batch)
 
     def flush(self) -> int:
         """Make everything queued durable; returns `durable`.

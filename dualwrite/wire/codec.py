@@ -18,20 +18,24 @@ __all__ = ["WireError", "decode", "encode", "encode_parts"]
 T = TypeVar("T")
 
 _decoders: dict[tuple[type[Any], int], Decoder] = {}
+_view_decoders: dict[tuple[type[Any], int], Decoder] = {}
 _encoders: dict[tuple[type[Any], int], Encoder] = {}
 
 
 def decode(cls: type[T], data: bytes | bytearray | memoryview, version: int, offset: int = 0) -> T:
     """The message in `data` from `offset` to the end; WireError for anything malformed.
 
-    Records become views of `data`; give it as bytes, anything else is copied first.
+    Records become views of `data`; give it as bytes or a memoryview, a bytearray is copied first.
     """
-    try:
-        decoder = _decoders[cls, version]
-    except KeyError:
-        decoder = _decoders[cls, version] = compile_decoder(cls, _checked(cls, version))
-    if type(data) is not bytes:
+    if type(data) is bytearray:
         data = bytes(data)
+    decoders = _decoders if type(data) is bytes else _view_decoders
+    try:
+        decoder = decoders[cls, version]
+    except KeyError:
+        is_view = decoders is _view_decoders
+        decoder = compile_decoder(cls, _checked(cls, version), is_view=is_view)
+        decoders[cls, version] = decoder
     try:
         message: T = decoder(data, offset)
     except (IndexError, struct.error) as error:

@@ -37,17 +37,18 @@ from dualwrite.wire.primitives import (
 )
 from dualwrite.wire.source import Source
 
-Decoder = Callable[[bytes, int], Any]
+Decoder = Callable[[Any, int], Any]
 
 
-def compile_decoder(cls: type[Any], version: int) -> Decoder:
+def compile_decoder(cls: type[Any], version: int, *, is_view: bool = False) -> Decoder:
     """A function of (data, position) that returns the message or raises WireError, IndexError,
-    struct.error or UnicodeDecodeError."""
-    return _DecoderWriter(cls, version).compile()
+    struct.error or UnicodeDecodeError. `data` is bytes, or a memoryview for `is_view`: each has its
+    own, since what fits both is slower for the small messages, which come as bytes."""
+    return _DecoderWriter(cls, version, is_view=is_view).compile()
 
 
 class _DecoderWriter:
-    def __init__(self, cls: type[Any], version: int) -> None:
+    def __init__(self, cls: type[Any], version: int, *, is_view: bool) -> None:
         scope = {
             "WireError": WireError,
             "check_count": check_count,
@@ -60,6 +61,7 @@ class _DecoderWriter:
         }
         self._cls = cls
         self._version = version
+        self._piece = "bytes(data[p:q])" if is_view else "data[p:q]"
         self._flexible = version in schema_of(cls).flexible
         self._source = Source("def decode(data, p):", scope)
         self._pending: list[tuple[str, str]] = []  # struct code and name of fields not read yet
@@ -168,7 +170,7 @@ class _DecoderWriter:
         source, name = self._source, self._source.name()
         is_string = kind is STRING
         length = self._length("h" if is_string else "i", is_string=is_string)
-        slices = {STRING: "data[p:q].decode()", BYTES: "data[p:q]", RECORDS: "view[p:q]"}
+        slices = {STRING: f"{self._piece}.decode()", BYTES: self._piece, RECORDS: "view[p:q]"}
         with source.block(f"if {length} >= 0:"):
             source.line(f"q = p + {length}")
             source.line(f"{name} = {slices[kind]}")

@@ -36,7 +36,7 @@ class RequestHeader:
     client_id: str | None = None
 
 
-def decode_request_header(data: bytes) -> tuple[RequestHeader, int]:
+def decode_request_header(data: bytes | memoryview) -> tuple[RequestHeader, int]:
     """The header of a request and the offset of the message behind it.
 
     An unknown API key is no error here: its header is read as v1, so that the refusal can be logged.
@@ -52,7 +52,7 @@ def decode_request_header(data: bytes) -> tuple[RequestHeader, int]:
     client_id = None
     if length >= 0:
         offset += length
-        client_id = _text(data[_REQUEST.size : offset])
+        client_id = _text(bytes(data[_REQUEST.size : offset]))
     elif length != -1:
         raise WireError(f"client id of length {length}")
     if is_flexible(api_key, version):
@@ -62,7 +62,7 @@ def decode_request_header(data: bytes) -> tuple[RequestHeader, int]:
     return RequestHeader(api_key, version, correlation_id, client_id), offset
 
 
-def _decode_header_v0(data: bytes) -> tuple[RequestHeader, int]:
+def _decode_header_v0(data: bytes | memoryview) -> tuple[RequestHeader, int]:
     api_key, version, correlation_id = _REQUEST_V0.unpack_from(data)
     if api_key != CONTROLLED_SHUTDOWN or version != 0:
         raise WireError("request header is cut short")
@@ -128,18 +128,28 @@ class FrameReader:
     meaning any more; close the connection.
     """
 
-    __slots__ = ("_chunks", "_missing", "_opening", "max_bytes")
+    __slots__ = ("_chunks", "_opening", "max_bytes", "missing")
 
     def __init__(self, max_bytes: int = FRAME_BYTES_BEFORE_AUTHENTICATION) -> None:
         self.max_bytes = max_bytes
         self._opening = b""  # a size of which fewer than four bytes have come
         self._chunks: list[bytes] = []  # of the frame that is not complete yet
-        self._missing = 0  # bytes of that frame still to come
+        self.missing = 0  # bytes of that frame still to come
 
     @property
     def buffered(self) -> int:
         """Bytes held for a frame that is not complete yet."""
         return len(self._opening) + sum(map(len, self._chunks))
+
+    def move_to(self, buffer: memoryview) -> int:
+        """Leave the frame that is not complete yet to the caller; says how much of it has come."""
+        start = 0
+        for chunk in self._chunks:
+            buffer[start : start + len(chunk)] = chunk
+            start += len(chunk)
+        self._chunks = []
+        self.missing = 0
+        return start
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes]:
         """The frames that `data` completes, without their sizes."""
@@ -147,16 +157,16 @@ class FrameReader:
             data = bytes(data)
         position = 0
         frames: list[bytes] = []
-        if self._missing:
-            if len(data) < self._missing:
+        if self.missing:
+            if len(data) < self.missing:
                 self._chunks.append(data)
-                self._missing -= len(data)
+                self.missing -= len(data)
                 return frames
-            position = self._missing
+            position = self.missing
             self._chunks.append(data[:position])
             frames.append(b"".join(self._chunks))
             self._chunks = []
-            self._missing = 0
+            self.missing = 0
         elif self._opening:
             data = self._opening + data
             self._opening = b""
@@ -172,7 +182,7 @@ class FrameReader:
             position += _SIZE.size
             if end - position < size:
                 self._chunks = [data[position:]]
-                self._missing = size - (end - position)
+                self.missing = size - (end - position)
                 return
             frames.append(data[position : position + size])
             position += size
@@ -186,7 +196,7 @@ def _text(data: bytes) -> str:
         raise WireError("client id is not UTF-8") from error
 
 
-def _behind_tags(data: bytes, offset: int) -> int:
+def _behind_tags(data: bytes | memoryview, offset: int) -> int:
     try:
         offset = skip_tags(data, offset) if data[offset] else offset + 1
     except IndexError as error:

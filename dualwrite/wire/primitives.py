@@ -23,7 +23,7 @@ def write_uvarint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
+def read_uvarint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """The unsigned varint at `position` and the position behind it."""
     value = 0
     for index in range(UVARINT_BYTES_MAX):
@@ -36,7 +36,7 @@ def read_uvarint(data: bytes, position: int) -> tuple[int, int]:
     raise WireError(f"an unsigned varint has more than {UVARINT_BYTES_MAX} bytes")
 
 
-def skip_tags(data: bytes, position: int) -> int:
+def skip_tags(data: bytes | memoryview, position: int) -> int:
     """The position behind a tag section in which no tag is known (KIP-482)."""
     count, position = read_uvarint(data, position)
     check_count(count, 2, len(data) - position)

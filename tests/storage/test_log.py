@@ -64,10 +64,14 @@ class LogMachine(RuleBasedStateMachine):
     def end(self):
         return self.model[-1].last_offset + 1 if self.model else self.log_start
 
-    @rule(times=st.lists(st.integers(0, 1_000), min_size=1, max_size=5), size=st.integers(0, 200))
-    def append(self, times, size):
+    @rule(
+        times=st.lists(st.integers(0, 1_000), min_size=1, max_size=5),
+        size=st.integers(0, 200),
+        is_handed_over=st.booleans(),
+    )
+    def append(self, times, size, is_handed_over):
         batch = build_batch([(b"k", bytes(size), None, time) for time in times])
-        item = Append(KEY, batch)
+        item = Append(KEY, memoryview(bytearray(batch)) if is_handed_over else batch)
         self.storage.add([item], NOW)
         assert item.base_offset == self.end
         stored = bytearray(batch)
@@ -203,6 +207,23 @@ def test_the_caller_keeps_its_bytes():
     assert batch == before
     second = BatchHeader.parse(b"".join(storage.logs[KEY].read(3, 1000)))
     assert (second.base_offset, second.leader_epoch) == (3, 7)
+
+
+def test_only_a_large_view_that_can_be_written_to_stays_where_it_is():
+    storage = new_storage()
+    small = bytearray(build_batch([(None, b"v", None, 5)]))
+    large = bytearray(build_batch([(None, bytes(SMALL.tail_bytes), None, 5)]))
+    views = [memoryview(small), memoryview(large), memoryview(large).toreadonly()]
+    storage.add([Append(KEY, view) for view in views], NOW)
+    read = storage.logs[KEY].read(0, 1 << 20, upper=3)
+
+    assert [getattr(part, "obj", None) is view.obj for part, view in zip(read, views, strict=True)] == [
+        False, True, False,
+    ]  # fmt: skip
+    assert [BatchHeader.parse(part).base_offset for part in read] == [0, 1, 2]
+    del views, read
+    storage.flush()
+    large.append(0)  # nobody looks at it any more: its bytes are in the segment
 
 
 def test_a_log_created_in_an_entry_can_be_used_in_it():

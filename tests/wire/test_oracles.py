@@ -152,6 +152,7 @@ def test_same_bytes_and_values_as_the_oracles(key, version, is_request):
     def check(message):
         data = encode(message, version)
         assert decode(cls, data, version) == message
+        assert decode(cls, memoryview(bytearray(data)), version) == message
         for oracle in (oracle for oracle in oracles if oracle.reads(message)):
             values, again = oracle.translate(key, version, is_request, data)
             assert again == data, oracle.name
