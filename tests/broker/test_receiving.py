@@ -1,15 +1,18 @@
 """Frames received in shared and in lasting memory: every split, and no byte that changes under a reader."""
 
 import random
+import ssl
 import struct
 
 import pytest
 
+from dualwrite.broker import Broker
 from dualwrite.broker.receiving import LARGE_MISSING, SHARED_BYTES, SLAB_BYTES, Buffers, Receiver
-from dualwrite.wire.frame import encode_request
 from dualwrite.wire.message import WireError
 from tests.broker.raw_client import RawClient, batch, produce_request, values_of
+from tests.security.authority import Authority
 
+PRODUCE = 0
 LARGE = 3 * LARGE_MISSING
 
 
@@ -144,27 +147,53 @@ def test_a_size_that_is_too_large_ends_the_stream(buffers):
     assert not buffers._slabs
 
 
-def test_batches_of_many_sizes_are_read_back_as_they_were_sent(bootstrap, client, topic):
-    """From memory and from segments, while further ones arrive where the first ones lay."""
+def produce_and_compare(connect, topic):
+    """Batches of many sizes are read back as they were sent, from memory and from segments, while
+    further ones arrive where the first ones lay."""
     chance = random.Random(1)
     sent = [chance.randbytes(chance.choice([10, 70_000, 300_000, 1_000_000])) for _ in range(150)]
-    for start in range(0, len(sent), 30):
-        part = sent[start : start + 30]
-        requests = [encode_request(produce_request(topic, batch(v)), 11, 1, "raw") for v in part]
-        with RawClient(bootstrap) as other:
-            for number, request in enumerate(requests):
-                other.socket.sendall(request)
-                if number % 5 == 4:
-                    tail = client.fetch(topic, max(0, start + number - 8))
-                    first = max(0, start + number - 8)
-                    for offset, value in enumerate(values_of(tail), first):
-                        assert value == sent[offset]
-            for _ in part:
-                answer = other.receive(0, 11)[1].responses[0].partition_responses[0]
-                assert answer.error_code == 0
+    seen = 0
+    with connect() as producer, connect() as reader:
+        for number, value in enumerate(sent):
+            producer.send(produce_request(topic, batch(value)), 11)
+            if number % 10 == 9:
+                seen += compare(reader, topic, max(0, number - 20), sent)
+                for _ in range(10):
+                    answer = producer.receive(PRODUCE, 11)[1].responses[0].partition_responses[0]
+                    assert answer.error_code == 0
+        assert seen
+        offset = 0
+        while offset < len(sent):
+            offset += compare(reader, topic, offset, sent)
 
-    offset = 0
-    while offset < len(sent):
-        values = values_of(client.fetch(topic, offset))
-        assert values == sent[offset : offset + len(values)]
-        offset += len(values)
+
+def compare(reader, topic, offset, sent):
+    """Says how many values were there, all of them right."""
+    values = values_of(reader.fetch(topic, offset))
+    assert values == sent[offset : offset + len(values)]
+    return len(values)
+
+
+def test_batches_are_read_back_while_others_arrive(bootstrap, topic):
+    produce_and_compare(lambda: RawClient(bootstrap), topic)
+
+
+def test_batches_are_read_back_while_others_arrive_over_tls(tmp_path):
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("localhost")
+    context = ssl.create_default_context(cafile=str(authority.ca))
+
+    def connect():
+        made = RawClient(broker.bootstrap_servers)
+        made.socket = context.wrap_socket(made.socket, server_hostname="localhost")
+        return made
+
+    settings = {
+        "listeners": "SSL://127.0.0.1:0",
+        "ssl.certificate.location": str(certificate),
+        "ssl.key.location": str(key),
+    }
+    with Broker(settings=settings) as broker:
+        with connect() as client:
+            client.create_topic("t")
+        produce_and_compare(connect, "t")

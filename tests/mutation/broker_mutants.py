@@ -374,4 +374,12 @@ MUTANTS = (
         "        if False:",
         LOGIN_TESTS,
     ),
+    # Memory that serves again
+    Mutant(
+        "a slab serves again while somebody reads it",
+        "broker/receiving.py",
+        "    except BufferError:\n        return False\n",
+        "    except BufferError:\n        pass\n",
+        ("tests/broker/test_receiving.py",),
+    ),
 )
