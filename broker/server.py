@@ -1,7 +1,9 @@
 """Sockets: accepts connections, hands calls to the node, and flushes once per turn of the loop.
 
 Everything that one pass over the sockets delivered is handled before the flush, so that one fdatasync
-serves all of it (group commit without a linger); then the node releases the replies.
+serves all of it (group commit without a linger); then the node releases the replies. Where one pass
+delivered several requests, one more look is taken first: it costs a few microseconds, and what has
+arrived meanwhile needs no flush of its own.
 """
 
 import asyncio
@@ -62,6 +64,8 @@ class Server:
         self._favoured: ClientConnection | None = None
         self._resumed: dict[ClientConnection, None] = {}
         self._has_turn = False
+        self._handled = 0  # calls since the sockets were looked at
+        self._has_looked_again = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._sweeper: asyncio.TimerHandle | None = None
@@ -124,6 +128,7 @@ class Server:
     def handle(self, call: Call[Any]) -> bool:
         """Give a call to the node; False if its answer comes later."""
         before = self.node.storage.position
+        self._handled += 1
         try:
             return self.node.handle(call)
         except Exception as error:
@@ -234,8 +239,27 @@ class Server:
         for connection in resumed:
             connection.serve(now)
             connection.regulate()
+        if self._looks_again():
+            self.turn_soon()
+            return
         self._flush()
         self._arm()
+
+    def _looks_again(self) -> bool:
+        """Whether to see, once, what else has arrived before the disk is asked.
+
+        A lone client, who waits for its answer, is not kept waiting, and neither is a large group.
+        """
+        handled, self._handled = self._handled, 0
+        storage = self.node.storage
+        self._has_looked_again = (
+            not self._has_looked_again
+            and handled > 1
+            and self._writing is None
+            and storage.position > storage.durable
+            and storage.pending_bytes <= IN_LINE_BYTES_MAX
+        )
+        return self._has_looked_again
 
     def _flush(self) -> None:
         """Sync in line what is small: a hand-off would take longer. Large groups are written on a
