@@ -94,19 +94,26 @@ class OwnLink(ConnectionLink):
     Most blocks use one of the two only, and a session costs more than a statement.
     """
 
-    watcher: SessionWatcher
-
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
+        self.pooled = connection.connection
+        """What the pool gave: SQLAlchemy asks for another one when this one is gone."""
+        self.watcher: SessionWatcher | None = None
+        """Told of the session's doings until the link is closed."""
         self.session: Session | None = None
         self.has_session_begun = False
         """The session takes part in the connection's transaction, so it must be the one to end it."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection on which the transaction was begun is gone."""
+        return not self.pooled.is_valid
 
     def execute(self, statement: UpdateBase, values: Values) -> tuple[int, Any]:
         """Run it by the driver's own cursor: the transaction was begun when the link was made, and
         SQLAlchemy's way costs more than the database takes for the statement."""
         form = _driver_form(statement, self.connection.dialect)
-        cursor = self.connection.connection.cursor()
+        cursor = self.pooled.cursor()
         try:
             cursor.execute(form.text, form.parameters(values))
             first = cursor.fetchone() if form.is_returning else None
@@ -138,6 +145,7 @@ class OwnLink(ConnectionLink):
         if self.session is not None:
             self.session.close()
         self.connection.close()
+        self.watcher = None  # a circle would keep all of it until the garbage collector comes
 
 
 class SessionLink:

@@ -51,11 +51,13 @@ def own_async_session(link: OwnLink, connection: AsyncConnection) -> AsyncSessio
 
 def _after_begin(session: OwnSession, ends: SessionTransaction, connection: Connection) -> None:
     session.link.has_session_begun = True
-    session.link.watcher.after_begin(session, ends, connection)
+    if session.link.watcher is not None:
+        session.link.watcher.after_begin(session, ends, connection)
 
 
 def _after_commit(session: OwnSession) -> None:
-    session.link.watcher.after_commit(session)
+    if session.link.watcher is not None:
+        session.link.watcher.after_commit(session)
 
 
 event.listen(OwnSession, "after_begin", _after_begin)

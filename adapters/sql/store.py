@@ -86,9 +86,7 @@ class SqlStore:
         level = self._dialect.own_isolation_level
         options: dict[str, Any] = {} if level is None else {"isolation_level": level}
         self._own_engine = self._engine.execution_options(**options)
-        # Listeners of this engine are not those of the application's own, which shares its pool.
-        self._guarded_engine = self._engine.execution_options()
-        self._guards = Guards(self._guarded_engine)
+        self._guards = Guards(self._engine)
         self._operations = Operations(self._dialect, self.tables)
         self._is_durable = False
         self._snapshot_levels: dict[tuple[int, object], bool] = {}
@@ -182,7 +180,7 @@ class SqlStore:
         return self._joined(link, _resources_of(handle), is_own=False, close=_leave_open)
 
     def _begin_own(self) -> SqlTransaction:
-        connection = self._guarded_engine.connect()
+        connection = self._guards.engine.connect()
         link = OwnLink(connection)
         try:
             connection.begin()
@@ -195,7 +193,7 @@ class SqlStore:
         return local
 
     def _end_own(self, link: OwnLink) -> None:
-        self._guards.remove(link.connection)
+        self._guards.remove(link.connection, link.pooled)
         link.close()
 
     def _own_resources(self, link: OwnLink) -> Resources:

@@ -102,7 +102,7 @@ class SqlTransaction:
 
     def commit(self) -> None:
         link = self.link
-        if link.is_doomed():
+        if link.connection is None and link.is_doomed():  # others are asked in `before_commit`
             # PostgreSQL would answer COMMIT with ROLLBACK, and no driver would raise.
             self.rollback()
             raise InvalidTxnState("a statement of this transaction had failed: rolled back")
@@ -169,7 +169,7 @@ class SqlTransaction:
     def _guard(self) -> None:
         if isinstance(self._link, OwnLink):
             self._dialect.mark(self._link.connection)
-            self._link.watcher = self  # its connection has listeners already (`Guards`)
+            self._link.watcher = self  # its connection is watched already (`Guards`)
             return
         if isinstance(self._link, PsycopgLink):
             self._link.mark()
@@ -177,9 +177,9 @@ class SqlTransaction:
         if connection is None:
             return
         self._dialect.mark(connection)
-        self._listen(connection, "commit", self.before_commit)
-        self._listen(connection, "rollback", self.before_rollback)
-        self._listen(connection, "before_cursor_execute", self.before_execute)
+        self._listen(connection, "commit", lambda _: self.before_commit())
+        self._listen(connection, "rollback", lambda _: self.before_rollback())
+        self._listen(connection, "before_cursor_execute", self._before_cursor_execute)
         if isinstance(self._link, SessionLink):
             self._listen(self._link.session, "after_begin", self.after_begin)
             self._listen(self._link.session, "after_commit", self.after_commit, insert=True)
@@ -192,9 +192,11 @@ class SqlTransaction:
 
     # What happens on the connection and in the session.
 
-    def before_commit(self, connection: Connection) -> None:
+    def before_commit(self) -> None:
         if not self._is_ending:
             raise InvalidTxnState("commit() inside a dual write: leaving the block commits")
+        connection = self._link.connection
+        assert connection is not None
         # Here, because hooks of the session have run since the last statement of ours.
         self._look(connection)
         if self._link.is_doomed():
@@ -206,11 +208,13 @@ class SqlTransaction:
 
     def _look(self, connection: Connection) -> None:
         """Notice that the transaction has ended by itself: what was done in it is gone, or final."""
+        if isinstance(self._link, OwnLink):
+            self._was_ended |= self._link.is_lost
         has_begun = self._dialect.has_begun(connection)
         self._was_ended |= self._has_begun and not has_begun
         self._has_begun = has_begun
 
-    def before_rollback(self, _: Connection) -> None:
+    def before_rollback(self) -> None:
         if not self._is_ending:
             self._was_ended = True
 
@@ -221,15 +225,14 @@ class SqlTransaction:
         if not self._is_ending and connection is not self._link.connection:
             raise ConfigurationError("the session uses a second database in a dual write")
 
-    def before_execute(
-        self,
-        connection: Connection,
-        _: object,
-        statement: str,
-        parameters: object,
-        context: object,
-        executemany: bool,
+    def _before_cursor_execute(
+        self, connection: Connection, cursor: object, statement: str, *_: object
     ) -> None:
+        self.before_execute(statement)
+
+    def before_execute(self, statement: str) -> None:
+        connection = self._link.connection
+        assert connection is not None
         self._look(connection)
         if self._savepoints.see(statement):
             # pysqlite begins no transaction for a SAVEPOINT: its release would then be final.
