@@ -57,7 +57,7 @@ class _Wire(asyncio.Protocol):
         if self._failure is not None:
             return
         try:
-            events, answer = self.link.feed(data, _now_ms())
+            events, answer = self.link.feed(data)
         except Exception as error:  # noqa: BLE001  # a broker's nonsense must not stop the others
             self.fail(error)
             return

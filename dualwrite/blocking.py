@@ -293,7 +293,7 @@ class BlockingDriver:
             data = wire.sock.recv(_READ_BYTES)
             if not data:
                 raise ConnectionResetError("the broker closed the connection")
-            events, answer = wire.link.feed(data, monotonic_ms())
+            events, answer = wire.link.feed(data)
             self._events += events
             if answer:
                 self._write(wire, answer)

@@ -20,7 +20,8 @@ Steps = Generator[Callable[[], Any], Any, T]
 
 def call(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
     """Have the driver make one call; use as `result = yield from call(store.claim, id)`."""
-    return cast(T, (yield partial(function, *args, **kwargs)))
+    result: T = yield partial(function, *args, **kwargs)
+    return result
 
 
 def run(steps: Steps[T]) -> T:

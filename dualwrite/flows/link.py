@@ -79,7 +79,7 @@ class Link:
             action.request, action.version, action.token, now_ms + action.timeout_ms
         )
 
-    def feed(self, data: bytes, now_ms: float) -> tuple[list[Event], list[Buffer]]:
+    def feed(self, data: bytes) -> tuple[list[Event], list[Buffer]]:
         """Take bytes from the broker; returns what they say and what to write in answer."""
         events: list[Event] = []
         answer: list[Buffer] = []

@@ -25,6 +25,7 @@ from dualwrite.flows.cluster import Cluster
 from dualwrite.flows.collecting import Choose, Collector
 from dualwrite.flows.steps import FOREVER, Action, Send
 from dualwrite.flows.verdicts import Verdict
+from dualwrite.prepared import PreparedTxnState
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.messages.produce import (
@@ -65,6 +66,7 @@ class Sender(Collector):
         self, cluster: Cluster, config: ClientConfig, choose: Choose, on_error: OnError
     ) -> None:
         super().__init__(cluster, config, choose)
+        self.pair = PreparedTxnState.NONE
         self.is_version_2 = True
         self.is_flushing = False
         self.has_sent = False
@@ -325,6 +327,7 @@ class Sender(Collector):
         """Go on under another pair: sequences begin anew in every partition."""
         self.producer_id = producer_id
         self.epoch = epoch
+        self.pair = PreparedTxnState(producer_id, epoch)
         for queue in self._touched:
             queue.restart_sequences()
         self._touched.clear()

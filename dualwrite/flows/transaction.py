@@ -80,7 +80,7 @@ class TransactionFlows:
 
     @property
     def pair(self) -> PreparedTxnState:
-        return PreparedTxnState(self.sender.producer_id, self.sender.epoch)
+        return self.sender.pair
 
     def _sender_failed(self, error: Exception, fatal: bool) -> None:
         self.states.fail(error, fatal=fatal)

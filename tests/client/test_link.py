@@ -44,7 +44,7 @@ def requests_in(buffers):
 def answer(link, buffers, response, version=None):
     ((header, _),) = requests_in(buffers)
     version = header.api_version if version is None else version
-    return link.feed(encode_response(response, version, header.correlation_id), 0)
+    return link.feed(encode_response(response, version, header.correlation_id))
 
 
 def opened():
@@ -75,7 +75,7 @@ def test_an_old_broker_is_asked_again_in_version_0(tail):
     link = Link(1, "me", handshake(None))
     link.start(100)
     body = b"\0\0\0\x01\0\x23" + tail
-    events, buffers = link.feed(len(body).to_bytes(4, "big") + body, 0)
+    events, buffers = link.feed(len(body).to_bytes(4, "big") + body)
     assert events == []
     ((header, _),) = requests_in(buffers)
     assert header.api_version == 0
@@ -101,7 +101,7 @@ def test_answers_belong_to_requests_by_their_order():
 
     events = []
     for byte in data:  # as slowly as it can come
-        events += link.feed(bytes([byte]), 0)[0]
+        events += link.feed(bytes([byte]))[0]
 
     assert [(e.token, e.response.producer_id) for e in events] == [("first", 1), ("second", 2)]
     assert all(type(e) is Reply for e in events)
@@ -134,14 +134,14 @@ def test_nonsense_is_an_error_of_the_wire(data):
     link.send(Send(1, EndTxnRequest("a", 1, 1, True), 5, "first", 10), 0)
 
     with pytest.raises(WireError):
-        link.feed(data, 0)
+        link.feed(data)
     assert [type(e) for e in link.lose(ConnectionError())] == [Lost, Closed]
 
 
 def test_an_answer_that_nobody_asked_for_is_an_error_of_the_wire():
     link = opened()
     with pytest.raises(WireError, match="nobody"):
-        link.feed(encode_response(EndTxnResponse(), 5, 1), 0)
+        link.feed(encode_response(EndTxnResponse(), 5, 1))
 
 
 def log_in(mechanism, *answers, password="pencil"):
