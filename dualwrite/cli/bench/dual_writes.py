@@ -255,6 +255,8 @@ def _measure(report: Report, name: str, url: str, seconds: float) -> None:
                 with writer:
                     ours = _watched(bootstrap, orders, dual(writer, orders), seconds)
                 _add(report, section, f"dual write, {mode}", ours, alone, goal)
+                _add_beside(report, section, mode, ours, "unsafe double write", unsafe)
+                _add_beside(report, section, mode, ours, "outbox and poller", boxed)
 
 
 class Figures(NamedTuple):
@@ -330,3 +332,26 @@ def _add(
                 Row(section=section, work=f"{work}, {writers}, commit to visible p50",
                     value=delay_ms, unit="ms")
             )  # fmt: skip
+
+
+def _add_beside(
+    report: Report, section: str, mode: str, ours: Figures, name: str, peer: Figures
+) -> None:
+    """Ours over what else would bring the message to Kafka.
+
+    Messages that are visible count: an outbox takes orders faster than its poller sends them.
+    """
+    assert ours.visible_per_second is not None
+    assert peer.visible_per_second is not None
+    many = f"dual write, {mode}, {WRITERS} writers"
+    for work, value, unit, theirs in (
+        (f"dual write, {mode}, 1 writer p50", ours.one.p50, "ms", peer.one.p50),
+        (many, ours.many.per_second, "txn/s", peer.many.per_second),
+        (f"{many}, visible", ours.visible_per_second, "msg/s", peer.visible_per_second),
+    ):
+        ratio = value / theirs if theirs else float("nan")
+        goal = ">= 1x" if work.endswith("visible") else ""
+        report.add(
+            Row(section=section, work=work, value=value, unit=unit, ratio=ratio, against=name,
+                goal=goal)
+        )  # fmt: skip
