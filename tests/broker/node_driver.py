@@ -1,6 +1,6 @@
 """A node without sockets: calls go in, what is delivered is kept, time moves when a test says so."""
 
-from dualwrite.broker.call import Call
+from dualwrite.broker.call import HANG_UP, NO_REPLY, Call
 from dualwrite.broker.clock import Now
 from dualwrite.broker.node import Node
 from dualwrite.broker.settings import Settings
@@ -13,6 +13,8 @@ from dualwrite.wire.messages.init_producer_id import InitProducerIdRequest
 from tests.broker.raw_client import batch, fetch_request, produce_request, values_of
 
 WALL_MS = 1_800_000_000_000
+FOREVER_MS = 2**31
+"""Longer than anything that a request can ask to wait for."""
 
 
 class Delivered:
@@ -28,6 +30,33 @@ class Delivered:
     def deliver(self, call, response):
         data = encode(response, call.version)
         self.responses.append(decode(type(response), data, call.version))
+
+
+class Awaiting:
+    """A connection with one call, which must get one answer, or none by protocol, or the end."""
+
+    principal = "User:ANONYMOUS"
+    host = "127.0.0.1"
+    listener = "PLAINTEXT"
+    sasl = None
+
+    def __init__(self, request, version):
+        self.what = f"{type(request).__name__} v{version}: {request}"
+        self.answers = 0
+
+    def deliver(self, call, response):
+        self.answers += 1
+        assert self.answers == 1, f"answered twice: {self.what}"
+        if response is not HANG_UP and response is not NO_REPLY:
+            encode(response, call.version)
+
+
+def await_answers(driver, connections):
+    """Let pass whatever anybody may wait for; then every call has been answered."""
+    for _ in range(3):  # the end of one wait may begin another, as a rebalance's does
+        driver.pass_time_at_once(FOREVER_MS)
+    forgotten = [c.what for c in connections if not c.answers]
+    assert not forgotten, f"never answered: {forgotten}"
 
 
 class NodeDriver:
@@ -81,6 +110,12 @@ class NodeDriver:
             self.node.flush(self.now)
             if self.passed_ms == end:
                 return
+
+    def pass_time_at_once(self, milliseconds):
+        """Let so much time go by that nobody wants to see every chore in it."""
+        self.passed_ms += milliseconds
+        self.node.tick(self.now)
+        self.node.flush(self.now)
 
     # What most tests need
 
