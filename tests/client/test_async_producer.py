@@ -128,30 +128,36 @@ def test_a_cancelled_commit_may_be_repeated(run, two_phase, servers, name):
 
 
 def test_tasks_that_produce_while_another_prepares(run, two_phase, servers, name):
-    accepted = []
+    accepted, refused = [], []
 
     async def main():
         async with await start(two_phase) as producer:
             await producer.begin_transaction()
+            is_under_way = asyncio.Event()
 
             async def write(task):
-                for number in range(200):
+                # Far more than there is time for: prepare comes in the middle, however slow it is.
+                for number in range(20_000):
                     value = b"%d-%d" % (task, number)
                     try:
                         await producer.produce(name, value, partition=0)
                     except InvalidTxnState:
+                        refused.append(value)
                         return
                     accepted.append(value)
+                    if number == 20:
+                        is_under_way.set()
                     if number % 50 == task:
                         await asyncio.sleep(0)
 
             tasks = [asyncio.ensure_future(write(n)) for n in range(4)]
-            await asyncio.sleep(0.01)
+            await is_under_way.wait()
             state = await producer.prepare_transaction()
             await asyncio.gather(*tasks)
             await producer.complete_transaction(state)
 
     run(main())
+    assert len(refused) == 4
     assert sorted(values(name, servers)) == sorted(accepted)
 
 
