@@ -10,6 +10,7 @@ from dualwrite.broker import Broker
 from dualwrite.wire.frame import encode_request
 from dualwrite.wire.messages.metadata import MetadataRequest
 from tests.broker.raw_client import RawClient, batch, fetch_request, produce_request
+from tests.dualwrite.waiting import wait_until
 
 PRODUCE = 0
 
@@ -130,30 +131,75 @@ def test_there_is_a_limit_to_connections():
         assert first.call(MetadataRequest(topics=[]), 12).cluster_id
 
 
-def test_held_requests_are_bounded_and_everybody_gets_on():
-    with Broker(queued_max_request_bytes=300_000) as broker:
-        with RawClient(broker.bootstrap_servers) as client:
-            client.create_topic("t")
-        failures = []
+HELD_MAX = 300_000
+STORMING, ROUNDS = 8, 3
+ONE_READ = 256 << 10
+"""The most that asyncio takes from a socket at once."""
 
-        def send(number):
-            try:
-                with RawClient(broker.bootstrap_servers) as one:
-                    for _ in range(3):
-                        part = one.produce("t", batch(bytes([number]) * 200_000))
-                        assert part.error_code == 0
-            except Exception as error:  # noqa: BLE001
-                failures.append(error)
 
-        threads = [threading.Thread(target=send, args=(n,)) for n in range(8)]
+class Storm:
+    """Connections that all send frames larger than what the broker may hold; it sees what is held."""
+
+    def __init__(self, broker, monkeypatch):
+        self.held_most = 0
+        self.failures = []
+        request = produce_request("t", batch(bytes(2_000_000)))
+        self.frame = encode_request(request, 11, 1, "raw")
+        self._bootstrap = broker.bootstrap_servers
+        self._server = broker.server
+        self._may_end = threading.Event()
+        real_hold = self._server.hold
+
+        def hold(connection, change):
+            real_hold(connection, change)
+            held = sum(c.held for c in self._server.connections)
+            self.held_most = max(self.held_most, held)
+
+        monkeypatch.setattr(self._server, "hold", hold)
+
+    def blow(self):
+        threads = [threading.Thread(target=self._send) for _ in range(STORMING)]
         for thread in threads:
             thread.start()
+        wait_until(self._is_read_as_far_as_may_be)
+        self._may_end.set()
         for thread in threads:
             thread.join()
 
-        assert failures == []
+    def _send(self):
+        try:
+            with RawClient(self._bootstrap) as one:
+                for _ in range(ROUNDS):
+                    one.socket.sendall(self.frame[:-1])
+                    # Nobody is served before everybody has begun.
+                    self._may_end.wait(30)
+                    one.socket.sendall(self.frame[-1:])
+                    answer = one.receive(PRODUCE, 11)[1].responses[0]
+                    assert answer.partition_responses[0].error_code == 0
+        except Exception as error:  # noqa: BLE001
+            self.failures.append(error)
+
+    def _is_read_as_far_as_may_be(self):
+        """Whether each lacks its last byte alone, or is not read any more."""
+        known = self._server.connections
+        return len(known) == STORMING and all(
+            c.held == len(self.frame) - 1 or not c._is_reading for c in known
+        )
+
+
+def test_held_requests_are_bounded_and_everybody_gets_on(monkeypatch):
+    with Broker(queued_max_request_bytes=HELD_MAX, message_max_bytes=1 << 22) as broker:
         with RawClient(broker.bootstrap_servers) as client:
-            assert client.fetch("t").high_watermark == 24
+            client.create_topic("t")
+        wait_until(lambda: not broker.server.connections)
+        storm = Storm(broker, monkeypatch)
+        storm.blow()
+
+        assert storm.failures == []
+        with RawClient(broker.bootstrap_servers) as client:
+            assert client.fetch("t").high_watermark == STORMING * ROUNDS
+        # Each is read once before it notices that too much is held, and one goes on to its end.
+        assert HELD_MAX < storm.held_most <= HELD_MAX + STORMING * ONE_READ + len(storm.frame)
 
 
 def test_a_listener_for_others_needs_authentication():

@@ -15,6 +15,7 @@ TRANSACTION_TESTS = ("tests/transactions",)
 STORAGE_TESTS = ("tests/storage/test_damage.py", "tests/storage/test_crash.py")
 AUTHORIZER_TESTS = ("tests/security/test_authorizer.py",)
 LOGIN_TESTS = ("tests/security/test_scram.py", "tests/security/test_sasl.py")
+SERVER_TESTS = ("tests/broker/test_server.py",)
 GROUP_TESTS = ("tests/groups/test_offsets.py", "tests/groups/test_versions.py")
 
 MUTANTS = (
@@ -381,5 +382,20 @@ MUTANTS = (
         "    except BufferError:\n        return False\n",
         "    except BufferError:\n        pass\n",
         ("tests/broker/test_receiving.py",),
+    ),
+    # Connections
+    Mutant(
+        "requests are held without a limit",
+        "broker/server.py",
+        "            return True\n        if self._favoured is None:",
+        "            return True\n        return True\n        if self._favoured is None:",
+        SERVER_TESTS,
+    ),
+    Mutant(
+        "nobody gets to the end of a frame when too much is held",
+        "broker/server.py",
+        "        if connection is self._favoured:\n            return True\n",
+        "",
+        SERVER_TESTS,
     ),
 )
