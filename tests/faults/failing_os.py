@@ -3,7 +3,8 @@
     python -m tests.faults.failing_os --at 17 --how half --counter FILE -- broker --listen ...
 
 The broker reaches the disk only through `os`, so replacing these functions in its process enumerates
-every durable call without a compiler or ptrace. `--counter` names a file that gets a line for every
+every durable call without a compiler or ptrace; of `open` only what makes a file or empties one, which
+is called "create". `--counter` names a file that gets a line for every
 call, so that a run without `--at` learns which there are. `--after` starts counting only once that file
 exists, so that a test can arm the fault in the middle of a scenario. `--looks-ms` lets the broker ask
 that often whether a checkpoint is due, so that a short life has many.
@@ -22,7 +23,7 @@ from typing import Any
 WRITES = ("pwrite", "pwritev")
 DURABLE = (*WRITES, "fdatasync", "fsync", "rename", "ftruncate", "unlink", "mkdir", "rmdir")
 
-_real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in DURABLE}
+_real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in (*DURABLE, "open")}
 
 
 class Fault:
@@ -38,23 +39,32 @@ class Fault:
     def install(self) -> None:
         for name in DURABLE:
             setattr(os, name, self._wrap(name))
+        setattr(os, "open", self._open)  # noqa: B010 - mypy knows its type
 
     def _wrap(self, name: str) -> Callable[..., Any]:
         real = _real[name]
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if self._after is not None and not os.path.exists(self._after):
-                return real(*args, **kwargs)
-            if name == "mkdir" and os.path.isdir(args[0]):
-                # It asks for nothing: whether it fails makes no difference.
-                return real(*args, **kwargs)
-            self._seen += 1
-            os.write(self._counter, f"{name}\n".encode())
-            if self._seen == self._at:
-                self._spoil(name, args)
+            if name != "mkdir" or not os.path.isdir(args[0]):  # else it asks for nothing
+                self._count(name, args)
             return real(*args, **kwargs)
 
         return call
+
+    def _open(self, path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        is_made = flags & os.O_CREAT and not os.path.exists(path)
+        if is_made or flags & os.O_TRUNC:
+            self._count("create", (path, flags))
+        descriptor: int = _real["open"](path, flags, *args, **kwargs)
+        return descriptor
+
+    def _count(self, name: str, args: tuple[Any, ...]) -> None:
+        if self._after is not None and not os.path.exists(self._after):
+            return
+        self._seen += 1
+        os.write(self._counter, f"{name}\n".encode())
+        if self._seen == self._at:
+            self._spoil(name, args)
 
     def _spoil(self, name: str, args: tuple[Any, ...]) -> None:
         if self._how == "eio":

@@ -3,8 +3,12 @@
 The scenario begins where a killed broker has left off, so recovery's own calls are among them, takes
 a checkpoint after every few of them, and deletes a topic. The default run takes a sample in which
 every kind of call occurs, with a printed seed; `--long` takes every call in every way.
+
+    pytest -s tests/faults/test_syscalls.py
+    SEED=7 pytest tests/faults/test_syscalls.py      the same sample again
 """
 
+import os
 import random
 import shutil
 import subprocess
@@ -12,6 +16,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from confluent_kafka import Producer
@@ -23,6 +28,7 @@ from tests.faults.scenario import PARTITIONS, TOPIC, Story, live, verify
 ROOT = Path(__file__).parents[2]
 WAYS = ("kill", "half", "eio", "enospc")
 SAMPLE = 40
+RECOVERY_SAMPLE = 8
 KINDS = {
     "pwrite",
     "pwritev",
@@ -33,15 +39,17 @@ KINDS = {
     "unlink",
     "mkdir",
     "rmdir",
+    "create",
 }
 AT_A_TIME = 4
-SEED = 20_261_118
 STORAGE_FAILED = 70
 LOOKS_MS = 5
 SECONDS = 4.0
 OLD_TOPIC = "past"
 # More than a broker keeps in memory, so that its segment is longer than the last checkpoint says.
 OLD_RECORDS, OLD_BYTES = 7, 100_000
+
+Deletion = Literal["not asked for", "asked for", "done"]
 
 
 class FailingBroker:
@@ -76,8 +84,9 @@ class FailingBroker:
         return self.counter.read_text().split()
 
     @property
-    def is_alive(self) -> bool:
-        return self.process.poll() is None
+    def is_serving(self) -> bool:
+        """Whether it can be asked for anything: it has said where, and not died since."""
+        return bool(self.bootstrap) and self.process.poll() is None
 
     def end(self, *, is_dying: bool = False) -> int:
         """Kill it if it lives, unless it must be ending by itself, and return how it ended."""
@@ -128,85 +137,110 @@ def delete_past(bootstrap: str) -> bool:
     return deleted[OLD_TOPIC].exception(2 * SECONDS) is None
 
 
-def check_past(bootstrap: str, count: int, *, is_deleted: bool) -> None:
-    """The old topic is there with everything, or gone with everything."""
+def check_past(bootstrap: str, count: int, deletion: Deletion) -> None:
+    """The old topic is there with everything, or gone with everything if somebody asked for that."""
     found = [int(message.value()[-9:]) for message in read_topic(OLD_TOPIC, bootstrap)]
-    assert found in ([], list(range(count)))
-    assert not (is_deleted and found), "it comes back"
+    everything = list(range(count))
+    match deletion:
+        case "not asked for":
+            assert found == everything, "lost, and nobody asked for that"
+        case "asked for":
+            assert found in ([], everything)
+        case "done":
+            assert not found, "it comes back"
     if not found:
         names = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=10).topics
         assert OLD_TOPIC not in names, "its records are gone, and it is there"
 
 
-def life(broker: FailingBroker) -> tuple[Story, bool]:
+def life(broker: FailingBroker) -> tuple[Story, Deletion]:
     """The scenario, behind the end of an old topic; as much of it as the broker survives."""
-    story, is_deleted = Story(), False
-    if broker.is_alive:
-        is_deleted = delete_past(broker.bootstrap)
-    if broker.is_alive:
+    story = Story()
+    deletion: Deletion = "not asked for"
+    if broker.is_serving:
+        deletion = "done" if delete_past(broker.bootstrap) else "asked for"
+    if broker.is_serving:
         create_topic(broker.bootstrap)
-    if broker.is_alive:
+    if broker.is_serving:
         live(broker.bootstrap, story)
-    return story, is_deleted
+    return story, deletion
 
 
-def durable_calls(past: Path, directory: Path) -> list[str]:
-    """What the scenario asks of the disk from the start of the broker on."""
+def durable_calls(past: Path, directory: Path) -> tuple[list[str], int]:
+    """What the scenario asks of the disk from the start of the broker on, and how much of it before
+    anybody can ask the broker for anything."""
     shutil.copytree(past, directory)
     broker = FailingBroker(directory)
-    story, is_deleted = life(broker)
+    of_recovery = len(broker.calls)
+    story, deletion = life(broker)
     calls = broker.calls
     broker.end()
     assert story.is_complete
-    assert is_deleted
-    return calls
+    assert deletion == "done"
+    return calls, of_recovery
 
 
-def cases(calls: list[str], is_long: bool) -> list[tuple[int, str]]:
+def cases(
+    calls: list[str], of_recovery: int, chance: random.Random, *, is_long: bool
+) -> list[tuple[int, str]]:
     everything = [(at, how) for at in range(1, len(calls) + 1) for how in WAYS]
     if is_long:
         return everything
-    chance = random.Random(SEED)
     kinds = sorted(set(calls))
     chosen = {
         (chance.choice([at for at, name in enumerate(calls, 1) if name == kind]), how)
         for kind, how in zip(kinds, WAYS * len(kinds), strict=False)
     }
+    for how in WAYS * (RECOVERY_SAMPLE // len(WAYS)):
+        chosen.add((chance.randint(1, of_recovery), how))
     while len(chosen) < SAMPLE:
         chosen.add(chance.choice(everything))
     return sorted(chosen)
 
 
+def chosen_seed(config: pytest.Config) -> int:
+    """What somebody asks for, by option or environment; else another one in every run."""
+    seed = config.getoption("--seed", None)
+    return int(os.environ.get("SEED", random.randrange(10**6)) if seed is None else seed)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_nothing_acknowledged_is_lost_at_any_durable_call(tmp_path, request):
-    print(f"seed {SEED}")
+    seed = chosen_seed(request.config)
+    print(f"seed {seed}")
     past = tmp_path / "past"
     past.mkdir()
     old = make_past(past)
-    calls = durable_calls(past, tmp_path / "counted")
+    calls, of_recovery = durable_calls(past, tmp_path / "counted")
     kinds = Counter(calls)
     assert set(kinds) >= KINDS, f"the scenario asks for no {KINDS - set(kinds)}"
-    chosen = cases(calls, request.config.getoption("--long"))
+    is_long = request.config.getoption("--long")
+    chosen = cases(calls, of_recovery, random.Random(seed), is_long=is_long)
 
-    def check(case: tuple[int, str]) -> bool:
+    def check(case: tuple[int, str]) -> tuple[bool, Deletion]:
         return check_case(past, old, tmp_path, *case)
 
     with ThreadPoolExecutor(AT_A_TIME) as pool:  # they mostly wait for a broker that is dead
-        reached = sum(pool.map(check, chosen))
-    print(f"{len(calls)} durable calls {dict(kinds)}, {len(chosen)} cases, {reached} reached")
+        found = list(pool.map(check, chosen))
+    reached = sum(is_reached for is_reached, _ in found)
+    deletions = Counter(deletion for _, deletion in found)
+    print(f"{len(calls)} durable calls, {of_recovery} of them recovery's: {dict(kinds)}")
+    print(f"{len(chosen)} cases, {reached} reached")
+    print(f"deletion of the old topic: {dict(deletions)}")
+    assert deletions["not asked for"], "no case spoiled recovery"
     # When a checkpoint comes is not the same in every life.
     assert reached > len(chosen) * 3 / 4
 
 
-def check_case(past: Path, old: int, tmp_path: Path, at: int, how: str) -> bool:
-    """One call goes wrong in one way; says whether the broker came to it."""
+def check_case(past: Path, old: int, tmp_path: Path, at: int, how: str) -> tuple[bool, Deletion]:
+    """One call goes wrong in one way; says whether the broker came to it, and to the deletion."""
     directory = tmp_path / f"{at}-{how}"
     shutil.copytree(past, directory)
     broker = FailingBroker(directory, at, how)
     is_reached = False
     try:
-        story, is_deleted = life(broker)
+        story, deletion = life(broker)
         is_reached = len(broker.calls) >= at
     finally:
         code = broker.end(is_dying=how == "eio" and is_reached)
@@ -216,14 +250,14 @@ def check_case(past: Path, old: int, tmp_path: Path, at: int, how: str) -> bool:
     again = FailingBroker(directory)
     try:
         assert again.bootstrap, f"no start after {how} at call {at}: see {directory}"
-        check_past(again.bootstrap, old, is_deleted=is_deleted)
+        check_past(again.bootstrap, old, deletion)
         create_topic(again.bootstrap)
         verify(story, again.bootstrap)
         assert live_again(again.bootstrap), f"no second life after {how} at call {at}"
     finally:
         again.end()
     shutil.rmtree(directory)
-    return is_reached
+    return is_reached, deletion
 
 
 def live_again(bootstrap: str) -> bool:
