@@ -12,10 +12,12 @@ from dualwrite import TransactionAdmin, TwoPhaseProducer
 from dualwrite.broker import BrokerProcess
 from dualwrite.pytest_plugin import read_topic
 from tests.faults.jumping_clock import CHORES, HOUR, JUMPS, Clock, broker_command
+from tests.faults.random_acts import act_for
 
 CHORE_MS = 100
 RECORDS = 40
 SEED = 20_261_118
+JUMPING_SECONDS = 2
 
 
 @pytest.fixture
@@ -107,10 +109,6 @@ class Life:
         assert self.plain.flush(30) == 0
         return found[0][1]
 
-    def let_chores_run(self):
-        """Proving that nothing happens takes time: five rounds of every chore."""
-        time.sleep(5 * CHORE_MS / 1000)
-
     def check(self, when):
         """Nothing has ended, nothing has gone."""
         with TransactionAdmin({"bootstrap.servers": self.bootstrap}) as admin:
@@ -137,6 +135,17 @@ class Life:
         self.prepared.close()
 
 
+def jump_all_the_time(clock, life):
+    """Ten jumps a second for a while, beside chores and writes."""
+    before = clock.rounds
+    jump = ((0.1, 0.1), lambda chance: clock.set(chance.choice([*JUMPS.values()])))
+    write = ((0, 0.2), lambda chance: life.append_time_ms())
+    act_for(JUMPING_SECONDS, SEED, {"jump": jump, "write": write})
+    assert all(now > then for then, now in zip(before, clock.rounds, strict=True))
+    clock.set(0)
+    clock.let_chores_run()
+
+
 @pytest.mark.slow
 def test_jumps_of_the_wall_clock_end_and_delete_nothing(broker, clock):
     print(f"seed {SEED}")
@@ -145,17 +154,20 @@ def test_jumps_of_the_wall_clock_end_and_delete_nothing(broker, clock):
         for when, seconds in JUMPS.items():
             clock.set(seconds)
             assert abs(life.append_time_ms() / 1000 - time.time() - seconds) < HOUR / 2, when
-            life.let_chores_run()
+            clock.let_chores_run()
             life.check(when)
             clock.set(0)
-            life.let_chores_run()
+            clock.let_chores_run()
             life.check(f"back from {when}")
         chance = random.Random(SEED)
         for _ in range(20):
             clock.set(chance.choice([*JUMPS.values()]))
             life.append_time_ms()
         clock.set(0)
+        clock.let_chores_run()
         life.check("after many jumps")
+        jump_all_the_time(clock, life)
+        life.check("after jumps all the time")
         assert member.changes == ["assigned"]
     life.finish()
 
@@ -168,9 +180,9 @@ def test_a_restart_at_another_time_leaves_transactions_open(broker, clock, when)
     broker.kill()
     clock.set(JUMPS[when])
     broker.start()
-    life.let_chores_run()
+    clock.let_chores_run()
     life.check(when)
     clock.set(0)
-    life.let_chores_run()
+    clock.let_chores_run()
     life.check(f"back from {when}")
     life.finish()
