@@ -50,6 +50,38 @@ IMPURE_MODULES = {
     "asyncio", "os", "random", "secrets", "select", "socket", "ssl", "subprocess", "threading", "time",
 }  # fmt: skip
 DUMPING_GROUNDS = {"utils", "util", "helpers", "common", "misc", "base"}
+SLEEP = ("time.sleep", "asyncio.sleep")
+# Where tests may sleep; `sleep(0)`, a turn of the event loop, may be anywhere.
+POLL = "looks again and again for a condition, up to a deadline"
+DRAWN = "a random or given pause is what is wanted; nothing rests on what has happened by then"
+SLEEPS = {
+    "bounce/bounce.py::_wait": POLL,
+    "bounce/clients.py::copy": "tries again while the broker is away",
+    "bounce/clients.py::_write_async": DRAWN,
+    "bounce/clients.py::write": DRAWN,
+    "conformance/conftest.py::settled": POLL,
+    "console/test_prometheus.py::wait": POLL,
+    "crash/points.py::stop_at": POLL,
+    "dualwrite/waiting.py::wait_until": POLL,
+    "faults/proxy.py::_forward": "the delay of a slow network",
+    "faults/test_power_loss.py::take_images": DRAWN,
+    "groups/readers.py::wait_for": POLL,
+    "groups/test_python_clients.py::commit": "tries again while the group is being rebalanced",
+    "history/trouble.py::_kill": DRAWN,
+    "history/trouble.py::_pause": DRAWN,
+    "history/trouble.py::_terminate": DRAWN,
+    "history/trouble.py::_under": DRAWN,
+    "history/workloads.py::_patiently": "tries again while the broker is away",
+    "history/workloads.py::_wait_for_all": POLL,
+    "interleavings/virtual.py::sleep": "virtual time",
+    "servers/postgres.py::crash": "tries again while a child of the killed server is there",
+    "servers/processes.py::wait_until_up": POLL,
+    "spark/faults.py::_stall": POLL,
+    "spark/kafka.py::wait_for": POLL,
+    "spark/standalone.py::_wait_for": POLL,
+    "spark/test_old_drivers.py::wait_until_stalled": POLL,
+    "spark/test_resumed.py::wait_for_timeouts": POLL,
+}
 FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 600
 
@@ -104,3 +136,29 @@ def test_pure_module_knows_no_clock_socket_or_disk(path):
     named = {name.split(".")[0] for name in imports(ast.parse(path.read_text()))}
 
     assert named & IMPURE_MODULES == set()
+
+
+def sleeps(tree: ast.AST, function: str = "") -> list[str]:
+    """The functions in which `time.sleep` or `asyncio.sleep` is called with anything but 0."""
+    found = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found += sleeps(node, node.name)
+            continue
+        found += sleeps(node, function)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in SLEEP:
+            found += [function] if ast.unparse(node.args[0]) != "0" else []
+        if isinstance(node, ast.ImportFrom) and node.module in ("time", "asyncio"):
+            assert "sleep" not in [name.name for name in node.names], "say whose sleep it is"
+    return found
+
+
+def test_tests_sleep_only_where_they_poll_or_draw_chance():
+    tests = ROOT / "tests"
+    found = {
+        f"{path.relative_to(tests)}::{function}"
+        for path in tests.rglob("*.py")
+        for function in sleeps(ast.parse(path.read_text()))
+    }
+
+    assert found - set(SLEEPS) == set()
