@@ -79,7 +79,7 @@ def count_rounds(path: str) -> None:
 
         return count
 
-    chores = [(Node, name) for name in NODE_CHORES]
+    chores: list[tuple[type, str]] = [(Node, name) for name in NODE_CHORES]
     chores += [(GroupCoordinator, name) for name in GROUP_CHORES]
     for place, (owner, name) in enumerate(chores):
         setattr(owner, name, counted(getattr(owner, name), place))
