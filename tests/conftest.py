@@ -1,5 +1,7 @@
 """Fixtures that every test may use; each line names the module that defines them."""
 
+import random
+
 import pytest
 
 pytest_plugins = [
@@ -11,6 +13,16 @@ pytest_plugins = [
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run what takes minutes to hours")
     parser.addoption("--soak", type=float, default=60, help="seconds of the bounce test")
+    parser.addoption("--seed", type=int, help="of tests that draw one: replays what they print")
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """What a test draws by chance comes from it. Printed before its use: a run may not come back."""
+    given: int | None = request.config.getoption("--seed")
+    number = random.randrange(10**6) if given is None else given
+    print(f"seed {number}", flush=True)
+    return number
 
 
 @pytest.fixture

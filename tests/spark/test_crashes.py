@@ -101,9 +101,7 @@ def conduct(campaign, lives):
 
 
 @pytest.fixture
-def campaign(spark, faults_folder, name, tmp_path):
-    seed = random.randrange(2**32)
-    sys.stdout.write(f"seed {seed}\n")
+def campaign(spark, faults_folder, name, tmp_path, seed):
     chance = random.Random(seed)
     with BrokerProcess() as broker:
         yield Campaign(
