@@ -1,8 +1,10 @@
 """One history: draw a world, let clients and faults run, heal, and check.
 
-python -m tests.simulation.history SEED [MUTANT]     prints what happened
+python -m tests.simulation.history SEED [MUTANT]          prints what happened
+python -m tests.simulation.history --seeds A:B[:STEP]     many of them, on all cores
 """
 
+import argparse
 import sys
 from typing import Any, NamedTuple
 
@@ -216,10 +218,22 @@ def run_history(seed: int) -> Result:
 
 
 def main() -> None:
-    history = History(int(sys.argv[1]))
+    parser = argparse.ArgumentParser()
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("seed", type=int, nargs="?", help="prints what happens in one history")
+    what.add_argument("--seeds", metavar="A:B[:STEP]", help="runs many on all cores, B excluded")
+    parser.add_argument(
+        "mutant", choices=MUTANTS, nargs="?", metavar="MUTANT", help="planted in it"
+    )
+    options = parser.parse_args()
+    if options.seeds is not None:
+        from tests.simulation import many  # it runs what is defined here
+
+        raise SystemExit(many.main(options.seeds))
+    history = History(options.seed)
     with pytest.MonkeyPatch.context() as patch:
-        if len(sys.argv) > 2:
-            MUTANTS[sys.argv[2]].plant(patch)
+        if options.mutant is not None:
+            MUTANTS[options.mutant].plant(patch)
         try:
             history.run()
         finally:

@@ -1,20 +1,22 @@
 """Deterministic simulation of the real broker: thousands of histories, each a seed.
 
-pytest tests/simulation                  5,000 histories and every planted bug
-pytest tests/simulation --long           200,000 more
-python -m tests.simulation.history 4711  what happened in one of them
+pytest tests/simulation                               5,000 histories and every planted bug
+pytest tests/simulation --long                        200,000 more
+python -m tests.simulation.history 4711               what happened in one of them
+python -m tests.simulation.history --seeds 7000:9000  as many as one likes
+python -m tests.simulation.coverage 400               what of the coordinator they run through
 """
 
 import os
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.history import Result, run_history
+from tests.simulation import many
+from tests.simulation.history import run_history
+from tests.simulation.many import run_seeds, seeds_of
 from tests.simulation.mutants import MUTANTS
 
 DEFAULT = 5_000
@@ -25,23 +27,13 @@ SEARCHED = 1_000  # further histories for a planted bug that its own no longer s
 
 @pytest.fixture(scope="module")
 def workers():
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+    with many.workers(2) as pool:
         yield pool
 
 
-def run_block(seeds: range) -> tuple[list[Result], int]:
-    """The histories that went wrong, and how many transactions there were."""
-    results = [run_history(seed) for seed in seeds]
-    return [r for r in results if r.violation], sum(r.transactions for r in results)
-
-
 def check(workers, seeds):
-    blocks = [seeds[n : n + 50] for n in range(0, len(seeds), 50)]
-    failed, transactions = [], 0
     sys.stdout.write(f"seeds {seeds.start} to {seeds.stop - 1}\n")
-    for violations, count in workers.map(run_block, blocks):
-        failed += violations
-        transactions += count
+    failed, transactions = run_seeds(workers, seeds)
     sys.stdout.write(f"{transactions} transactions\n")
     assert failed == [], "replay with: python -m tests.simulation.history SEED"
     assert transactions > 2 * len(seeds)
@@ -95,3 +87,38 @@ def test_a_seed_is_a_history():
 
     assert len(traces) == 1
     assert b"ends with 0" in traces.pop()
+
+
+def run_module(*words):
+    command = [sys.executable, "-m", "tests.simulation.history", *words]
+    root = Path(__file__).parents[2]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+def test_seeds_by_the_range():
+    assert [*seeds_of("7:20:6")] == [7, 13, 19]
+    for words in ("7", "7:7", "a:b"):
+        with pytest.raises(ValueError):
+            seeds_of(words)
+
+    done = run_module("--seeds", "7:20:6")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("seeds 7 to 19, step 6\n")
+    assert "3 histories, " in done.stdout
+    assert ", 0 violations\n" in done.stdout
+
+
+def test_a_violation_is_told_with_its_seed(monkeypatch, capsys):
+    """And the seeds behind it are run all the same."""
+    name = next(iter(MUTANTS))
+    seed = MUTANTS[name].seed
+
+    class HereAndNow:
+        map = staticmethod(map)
+
+    MUTANTS[name].plant(monkeypatch)
+    failed, _ = run_seeds(HereAndNow(), range(seed, seed + 2))
+
+    assert seed in [result.seed for result in failed]
+    assert f"seed {seed}: " in capsys.readouterr().out
