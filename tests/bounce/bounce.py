@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
-from sqlalchemy import Engine, text
+from confluent_kafka.admin import AdminClient, NewTopic
+from sqlalchemy import Engine
 
 from dualwrite import TransactionAdmin, TwoPhaseProducer
 from dualwrite.adapters.sql import SqlStore
@@ -28,14 +28,24 @@ from tests.faults.tight_settings import tight_settings
 from tests.history.checker import Anomaly, check
 from tests.history.history import History, Recorder, load
 from tests.history.lives import Client
+from tests.history.watermarks import Watcher, ends
 from tests.servers.postgres import PostgresServer
 
 COPIER_COUNT = 2
-BROKER_PAUSE = (0.3, 2.2)
-CLIENT_PAUSE = (1.0, 3.0)
+# Between one fault and the next of its kind; a broker that starts again takes a second or two more.
+BROKER_PAUSE = (0.3, 2.0)
+CLIENT_PAUSE = (1.0, 2.5)
 DATABASE_PAUSE = (20.0, 40.0)
-COMING_BACK_SECONDS = 10.0
-"""What kill and restart may take on a machine that has much else to do."""
+BAR_SECONDS = 60
+BAR_KILLS = 20
+BAR_RECORDS = 20_000
+"""A minute's broker kills and orders that a run is held against."""
+KILLS_MIN = {"broker": BAR_KILLS, "clients": 10, "database": 1}
+"""By the end of a run of a minute or more: it goes on until they are done."""
+ORDERS_MIN = 1_000
+"""A run goes on until twice as many offsets are in use: of markers, and of what was rolled back."""
+OVERTIME_SECONDS_MAX = 400.0
+"""How much longer a run may take on a machine that has much else to do."""
 HEAL_SECONDS_MAX = 180.0
 KEYS = [f"{topic}/{p}" for topic in (ORDERS, COPIES) for p in range(PARTITIONS)]
 
@@ -46,7 +56,9 @@ class Report:
 
     seed: int
     database: str
+    asked_seconds: float = BAR_SECONDS
     seconds: float = 0
+    """What it has taken."""
     kills: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     committed: Counter[str] = field(default_factory=Counter)
@@ -64,19 +76,26 @@ class Report:
             f"seed {self.seed}, {self.database}, {self.seconds:.0f} s: kills: {kills};"
             f" transactions: {outcomes} (ok: {committed});"
             f" {self.rows} rows, {self.orders} orders, {self.copies} copies,"
-            f" {len(self.anomalies)} anomalies"
+            f" {len(self.anomalies)} anomalies; {self.against_the_bar()}"
         )
 
+    def kills_wanted(self) -> dict[str, int]:
+        """Who has to die how often; fewer times in a run that is meant to be short."""
+        share = min(1, self.asked_seconds / BAR_SECONDS)
+        wanted = {name: int(count * share) for name, count in KILLS_MIN.items()}
+        if self.database == "sqlite":  # it dies with its client
+            del wanted["database"]
+        return wanted
+
     def kills_missing(self) -> list[str]:
-        """Who has died less often than it must have in so long a run, even on a slow machine."""
-        pauses = {"broker": BROKER_PAUSE, "clients": CLIENT_PAUSE}
-        if self.database == "postgresql":  # SQLite's dies with its client
-            pauses["database"] = DATABASE_PAUSE
-        return [
-            name
-            for name, (_, longest) in pauses.items()
-            if self.kills[name] < self.seconds // (longest + COMING_BACK_SECONDS)
-        ]
+        return [name for name, count in self.kills_wanted().items() if self.kills[name] < count]
+
+    def against_the_bar(self) -> str:
+        share = self.seconds / BAR_SECONDS
+        return (
+            f"{self.kills['broker']} broker kills (the bar for so long a run:"
+            f" {BAR_KILLS * share:.0f}), {self.orders} records (the bar: {BAR_RECORDS * share:.0f})"
+        )
 
 
 class Bounce:
@@ -91,6 +110,7 @@ class Bounce:
         self._recorder = Recorder(directory / "history")
         url = postgres.url if postgres else f"sqlite:///{directory / 'orders.db'}"
         self.place = Place(broker.bootstrap_servers, url, directory / "history", directory / "stop")
+        self._watcher = Watcher(self._recorder, broker.bootstrap_servers, KEYS)
         self.report = Report(seed, "postgresql" if postgres else "sqlite")
         self._create()
         self.clients = [
@@ -106,9 +126,7 @@ class Bounce:
         for future in made.values():
             future.result(30)
         with self._database() as engine:
-            SqlStore(engine).create_tables()
-            with engine.begin() as connection:
-                connection.execute(text("CREATE TABLE orders (name VARCHAR(60) PRIMARY KEY)"))
+            clients.create_tables(engine)
 
     @contextmanager
     def _database(self) -> Iterator[Engine]:
@@ -121,14 +139,21 @@ class Bounce:
     # Trouble
 
     def run(self, seconds: float) -> None:
-        """Let everything work and die for so long."""
+        """Let everything work and die for so long, and until enough has been done."""
         acts = {
             "broker": (BROKER_PAUSE, self._bounce_broker),
             "client": (CLIENT_PAUSE, self._bounce_client),
             "database": (DATABASE_PAUSE, self._bounce_database),
-            "watermarks": ((0.3, 0.3), self._record_watermarks),
+            "watermarks": ((0.3, 0.3), self._watcher.look),
         }
-        self.report.seconds = act_for(seconds, self._seed, acts)
+        self.report.asked_seconds = seconds
+        self.report.seconds = act_for(
+            seconds, self._seed, acts, until=self._is_enough, overtime=OVERTIME_SECONDS_MAX
+        )
+
+    def _is_enough(self) -> bool:
+        written = sum(n for key, n in self._watcher.high.items() if key.startswith(ORDERS))
+        return self.report.kills_missing() == [] and written >= 2 * ORDERS_MIN
 
     def _bounce_broker(self, chance: random.Random) -> None:
         self._broker.kill()
@@ -146,19 +171,6 @@ class Bounce:
             self._postgres.crash()
             self.report.kills["database"] += 1
 
-    def _record_watermarks(self, chance: random.Random) -> None:
-        """LSO first, then HW: asked in this order, LSO <= HW must hold."""
-        admin = AdminClient({"bootstrap.servers": self.place.bootstrap, "log_level": 0})
-        try:
-            stable = ends(admin, IsolationLevel.READ_COMMITTED, timeout=2)
-            high = ends(admin, IsolationLevel.READ_UNCOMMITTED, timeout=2)
-        except KafkaException:
-            return  # the broker is down
-        if min(*stable.values(), *high.values()) < 0:
-            return  # librdkafka's way to say that one answer is missing
-        for key in KEYS:
-            self._recorder.write("watermark", reader="w", key=key, lso=stable[key], hw=high[key])
-
     # Peace
 
     def heal(self) -> None:
@@ -169,7 +181,7 @@ class Bounce:
         with self._database() as engine, clients.writer_of(self.place, SqlStore(engine)):
             pass  # opening recovers everything that a dead instance left
         admin = AdminClient({"bootstrap.servers": self.place.bootstrap})
-        orders = ends(admin, IsolationLevel.READ_COMMITTED)
+        orders = ends(admin, KEYS, IsolationLevel.READ_COMMITTED)
         self._wait("copiers", lambda: self._is_copied(orders))
         for client in self.clients:
             client.kill()
@@ -221,15 +233,15 @@ class Bounce:
 
     def _read_everything(self) -> None:
         admin = AdminClient({"bootstrap.servers": self.place.bootstrap})
-        limits = ends(admin, IsolationLevel.READ_UNCOMMITTED)
+        limits = ends(admin, KEYS, IsolationLevel.READ_UNCOMMITTED)
         last = {}
         for key in KEYS:
             topic, partition = key.split("/")
             seen = records_between(self.place, topic, int(partition), 0, limits[key])
             self._recorder.write("final", key=key, seen=seen)
             last[key] = seen[-1][0] if seen else -1
-        with self._database() as engine, engine.connect() as connection:
-            names = [name for (name,) in connection.execute(text("SELECT name FROM orders"))]
+        with self._database() as engine:
+            names = clients.rows_of(engine)
         self._recorder.write("rows", txns=names)
         self.report.rows = len(names)
         for partition in self._committed():
@@ -261,8 +273,8 @@ class Bounce:
 
     def _open_transactions(self) -> Iterator[Anomaly]:
         admin = AdminClient({"bootstrap.servers": self.place.bootstrap})
-        stable = ends(admin, IsolationLevel.READ_COMMITTED)
-        high = ends(admin, IsolationLevel.READ_UNCOMMITTED)
+        stable = ends(admin, KEYS, IsolationLevel.READ_COMMITTED)
+        high = ends(admin, KEYS, IsolationLevel.READ_UNCOMMITTED)
         for key in KEYS:
             if stable[key] != high[key]:
                 yield Anomaly("open", f"{key}: LSO {stable[key]}, HW {high[key]}")
@@ -270,16 +282,6 @@ class Bounce:
             for shown in transactions.list_transactions():
                 if shown.state not in ("CompleteCommit", "CompleteAbort", "Empty"):
                     yield Anomaly("open", f"{shown}")
-
-
-def ends(admin: AdminClient, isolation: IsolationLevel, timeout: float = 30) -> dict[str, int]:
-    """LSO or HW of every partition."""
-    asked = {}
-    for key in KEYS:
-        topic, partition = key.split("/")
-        asked[TopicPartition(topic, int(partition))] = OffsetSpec.latest()
-    futures = admin.list_offsets(asked, isolation_level=isolation, request_timeout=timeout)
-    return {f"{tp.topic}/{tp.partition}": f.result().offset for tp, f in futures.items()}
 
 
 def records_between(

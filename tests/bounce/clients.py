@@ -37,11 +37,12 @@ ORDERS = "orders"
 COPIES = "copies"
 COPIERS = "copiers"
 PARTITIONS = 3
-RECORDS_MAX = 16
+RECORDS_MAX = 32
 BATCH_MAX = 100
 ROLLBACK_CHANCE = 1 / 32
 PAUSE_SECONDS = 0.1
 INSERT = text("INSERT INTO orders VALUES (:name)")
+CREATE = text("CREATE TABLE orders (name VARCHAR(60) PRIMARY KEY)")
 WRITER: dict[str, Any] = {"app": APP, "slots": 1, "lease_seconds": 5}
 # A killed broker is back within a second or a few: clients wait for it rather than give up.
 PATIENCE_MS = 20_000
@@ -85,6 +86,18 @@ def _writer_config(place: Place) -> dict[str, Any]:
     return {"bootstrap.servers": place.bootstrap, "max.block.ms": PATIENCE_MS, "linger.ms": 0}
 
 
+def create_tables(engine: Engine) -> None:
+    SqlStore(engine).create_tables()
+    with engine.begin() as connection:
+        connection.execute(CREATE)
+
+
+def rows_of(engine: Engine) -> list[str]:
+    """The names of all orders whose row is there."""
+    with engine.connect() as connection:
+        return [name for (name,) in connection.execute(text("SELECT name FROM orders"))]
+
+
 def writer_of(place: Place, store: SqlStore, **more: Any) -> DualWriter:
     return DualWriter(_writer_config(place), store=store, **WRITER, **more)
 
@@ -107,8 +120,7 @@ class Orders:
         """Invent an order and record how the block that writes it ends."""
         chance = self._chance
         txn = self._txn = Txn(self._txn.process, self._txn.number + 1, is_dual=True)
-        for n in range(chance.randint(1, RECORDS_MAX)):
-            txn.sends.append(Send(f"{ORDERS}/{chance.randrange(PARTITIONS)}", f"{txn.name}:{n}"))
+        txn.sends = self._draw(txn.name, chance)
         self._is_rolled_back = chance.random() < ROLLBACK_CHANCE
         self._recorder.invoke(txn)
         try:
@@ -119,6 +131,12 @@ class Orders:
         except Exception:  # noqa: BLE001 - the contract: any other error means that nothing happened
             txn.status = "fail"
         self._recorder.complete(txn)
+
+    def _draw(self, name: str, chance: random.Random) -> list[Send]:
+        return [
+            Send(f"{ORDERS}/{chance.randrange(PARTITIONS)}", f"{name}:{n}")
+            for n in range(chance.randint(1, RECORDS_MAX))
+        ]
 
     def produce(self, tx: Any) -> None:
         """The order's records; some orders change their mind after them."""
@@ -138,7 +156,10 @@ class Orders:
 
 def write(place: Place, process: str, seed: int, **more: Any) -> None:
     """Dual writes without end."""
-    orders = Orders(place, process, seed)
+    write_all(place, Orders(place, process, seed), **more)
+
+
+def write_all(place: Place, orders: Orders, **more: Any) -> None:
     store = SqlStore(engine_of(place))
     more["on_step"] = orders.on_step
     while True:

@@ -6,15 +6,23 @@ import time
 from collections.abc import Callable, Mapping
 
 Act = Callable[[random.Random], object]
+Acts = Mapping[str, tuple[tuple[float, float], Act]]
+"""Each with the range of its pauses."""
 
 
 def act_for(
-    seconds: float, seed: int, acts: Mapping[str, tuple[tuple[float, float], Act]]
+    seconds: float,
+    seed: int,
+    acts: Acts,
+    *,
+    until: Callable[[], bool] = lambda: True,
+    overtime: float = 0,
 ) -> float:
     """Do every act after random pauses from its range, until time is up; how long it has taken.
 
-    Pauses and what the acts draw depend on the seed and the act's name alone. Whatever an act raises
-    ends all of them and is raised.
+    What must be done by then (`until`) may take some time more on a slow machine. Pauses and what the
+    acts draw depend on the seed and the act's name alone. Whatever an act raises ends all of them and
+    is raised.
     """
     over = threading.Event()
     failures: list[BaseException] = []
@@ -36,6 +44,9 @@ def act_for(
     for thread in threads:
         thread.start()
     over.wait(seconds)
+    while not until() and time.monotonic() - started < seconds + overtime:
+        if over.wait(0.2):
+            break
     over.set()
     for thread in threads:
         thread.join()
