@@ -15,7 +15,7 @@ from dualwrite.broker import BrokerProcess
 from dualwrite.wire.api_keys import ApiKey
 from tests.faults.jumping_clock import JUMPS, Clock
 from tests.faults.proxy import Action, Cut, Drop, FaultProxy, Pass, Plan
-from tests.faults.random_acts import Act, act_for
+from tests.faults.random_acts import Act, Acts, act_for
 from tests.history.lives import Client
 
 HANDS = {
@@ -118,10 +118,10 @@ class Trouble:
         self.drawn: Counter[str] = Counter()
         self.hits: Counter[str] = Counter()
 
-    def run(self, seed: int, seconds: float) -> None:
-        """Make trouble for so long, then leave everything in order."""
+    def run(self, seed: int, seconds: float, others: Acts) -> None:
+        """Make trouble for so long, beside other acts; then leave everything in order."""
         self._started = time.monotonic()
-        acts = {}
+        acts = dict(others)
         for hand, (pause, kinds) in HANDS.items():
             if mine := [kind for kind in kinds if kind in self._kinds]:
                 acts[hand] = (pause, self._hand(mine))

@@ -1,5 +1,7 @@
 """List-append and bank through real clients while much goes wrong, recorded for the checker.
 
+One client writes a row in SQLite with its records, and LSO and HW are asked for all the time.
+
     python -m tests.history.workloads --workload bank --seconds 300 --faults kill,cut,slow
 
 Outcomes are three: ok, fail (it definitely did not happen) and info (unknown). Only what ends before
@@ -26,14 +28,17 @@ from dualwrite import TwoPhaseProducer
 from dualwrite.broker import BrokerProcess
 from dualwrite.pytest_plugin import read_topic
 from tests.bounce.clients import LIBRDKAFKA
+from tests.bounce.clients import Place as DualPlace
 from tests.faults.jumping_clock import CHORES, Clock, broker_command
 from tests.faults.proxy import FaultProxy
 from tests.faults.tight_settings import tight_settings
+from tests.history import dual_writes
 from tests.history.checker import Anomaly, check
 from tests.history.clients import CLIENTS, PARTITIONS, TOPIC
 from tests.history.history import History, Poll, Recorder, Send, Status, Txn, load
 from tests.history.lives import Client
 from tests.history.trouble import FAULTS, Trouble
+from tests.history.watermarks import Watcher
 
 ABORT_CHANCE = 0.1
 ALONE_CHANCE = 0.2
@@ -43,6 +48,9 @@ WORKERS = 1
 """Of each library."""
 SUBSCRIBERS = 2
 SUBSCRIBER = "subscriber"
+DUAL = "dual"
+KEYS = [f"{TOPIC}/{p}" for p in range(PARTITIONS)]
+WATERMARKS_PAUSE = (0.2, 0.2)
 BEGIN_SECONDS_MAX = 60
 CHORE_MS = 500
 
@@ -81,6 +89,10 @@ class Place:
     workload: str
     seed: int
 
+    @property
+    def dual(self) -> DualPlace:
+        return dual_writes.place_of(self.bootstrap, self.history)
+
 
 def work(place: Place, process: str, client: str) -> None:
     """One client that runs transactions until it is killed."""
@@ -107,6 +119,16 @@ def work(place: Place, process: str, client: str) -> None:
         recorder.complete(txn)
         if txn.status != "ok":
             _patiently(library.renew)
+
+
+def dual_write(place: Place, process: str) -> None:
+    """The same records beside a row each."""
+    _be_quiet()
+
+    def draw(chance: random.Random, name: str) -> list[Send]:
+        return [op for op in WORKLOADS[place.workload](chance, name) if op is not None]
+
+    dual_writes.write(place.dual, process, place.seed, draw)
 
 
 def _be_quiet() -> None:
@@ -243,6 +265,9 @@ class Report:
     subscribed: int = 0
     """Records that the group's members have seen."""
     records: int = 0
+    rows: int = 0
+    watermarks: int = 0
+    """How often all partitions' LSO and HW were told."""
     anomalies: list[Anomaly] = field(default_factory=list)
 
     def __str__(self) -> str:
@@ -252,7 +277,8 @@ class Report:
         return (
             f"{self.workload}, seed {self.seed}: faults (hits): {drawn}; transactions: {each};"
             f" alone: {_told(self.alone)}; {self.subscribed} records read by a group;"
-            f" {self.records} records, {len(self.anomalies)} anomalies"
+            f" {self.records} records, {self.rows} rows, {self.watermarks} looks at the watermarks,"
+            f" {len(self.anomalies)} anomalies"
         )
 
 
@@ -280,7 +306,11 @@ def run(
             place = Place(proxy.bootstrap_servers, directory / "history", workload, seed)
             admin = AdminClient({"bootstrap.servers": place.bootstrap, "log_level": 0})
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(30)
+            dual_writes.create(place.dual)
+            recorder = Recorder(place.history)
+            watcher = Watcher(recorder, place.bootstrap, KEYS)
             clients = [
+                Client(dual_write, f"{DUAL}.0", place),
                 *(Client(work, f"{c}.{n}", place, c) for c in CLIENTS for n in range(WORKERS)),
                 *(Client(subscribe, f"{SUBSCRIBER}.{n}", place) for n in range(SUBSCRIBERS)),
             ]
@@ -288,16 +318,19 @@ def run(
                 _wait_for_all(clients, place.history)
                 trouble = Trouble(broker, proxy, clock, clients, kinds)
                 report.faults, report.hits = trouble.drawn, trouble.hits
-                trouble.run(seed, seconds)
+                trouble.run(seed, seconds, {"watermarks": (WATERMARKS_PAUSE, watcher.look)})
                 ended = [c.name for c in clients if not c.process.is_alive()]
                 assert not ended, f"ended by themselves: {ended}"
             finally:
                 for client in clients:
                     client.kill()
             for client in clients:
-                if not client.name.startswith(SUBSCRIBER):
+                if client.name.startswith(tuple(CLIENTS)):
                     settle(place.bootstrap, client.name)
-            _finish(place)
+            report.rows = dual_writes.finish(place.dual, recorder)
+            watcher.look()
+            report.watermarks = watcher.answers
+            _finish(place, recorder)
     return judge(place.history, report)
 
 
@@ -322,8 +355,7 @@ def settle(bootstrap: str, transactional_id: str) -> None:
     producer.close()
 
 
-def _finish(place: Place) -> None:
-    recorder = Recorder(place.history)
+def _finish(place: Place, recorder: Recorder) -> None:
     seen: dict[int, list[tuple[int, str]]] = {p: [] for p in range(PARTITIONS)}
     for message in read_topic(TOPIC, place.bootstrap):
         seen[message.partition()].append((message.offset(), message.value().decode()))
@@ -344,7 +376,7 @@ def judge(path: Path, report: Report) -> Report:
 
 
 def _count(history: History, report: Report) -> None:
-    report.outcomes = {client: Counter() for client in CLIENTS}
+    report.outcomes = {client: Counter() for client in (*CLIENTS, DUAL)}
     for txn in history.txns:
         client = txn.process.split(".")[0]
         if client == SUBSCRIBER:
