@@ -5,10 +5,14 @@ pytest tests/bounce --soak 7200         two hours
 """
 
 import importlib.util
+from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from tests.bounce import clients as bounce_clients
 from tests.bounce.bounce import ORDERS_MIN, Report, copies_of, order_of, run, whole_reader
+from tests.history import clients as history_clients
 from tests.history.history import History, Poll, Txn
 
 WRITERS_AND_COPIERS = {"w0", "w1", "w2", "c0", "c1"}
@@ -94,3 +98,24 @@ def test_a_reader_that_saw_less_is_found():
 
     polls[0].seen.pop()
     assert kinds(whole_reader(history, final)) == {"reader-differs"}
+
+
+def test_no_client_of_librdkafka_begins_to_bootstrap_again(monkeypatch):
+    """It can hang for ever in send_offsets_to_transaction then, whatever its timeout."""
+    configs = []
+
+    def note(config):
+        configs.append(config)
+        return mock.Mock()
+
+    for module in (bounce_clients, history_clients):
+        monkeypatch.setattr(module, "Consumer", note)
+        monkeypatch.setattr(module, "Producer", note)
+    place = bounce_clients.Place("nowhere:1", "", Path(), Path())
+
+    bounce_clients.consumer_of(place, "copiers")
+    bounce_clients.LibrdkafkaTransactions(place, "copier-0")
+    history_clients.Librdkafka("nowhere:1", "worker").renew()
+
+    assert len(configs) == 4
+    assert {config.get("metadata.recovery.strategy") for config in configs} == {"none"}
