@@ -9,13 +9,14 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import text
 
-from dualwrite import ConfigurationError, RetryableError, TransactionAdmin, TwoPhaseProducer
+from dualwrite import ConfigurationError, RetryableError, TransactionAdmin, TwoPhaseProducer, steps
 from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import Broker
 from dualwrite.failures import UnsupportedByBroker
 from dualwrite.kept_messages import encode
 from dualwrite.store import StoreUnavailable
 from dualwrite.transaction import Message
+from dualwrite.two_phase import close_producer
 from tests.dualwrite.crashed import FOREIGN_OWNER
 from tests.dualwrite.waiting import wait_until
 from tests.dualwrite.world import World, read_committed
@@ -236,6 +237,17 @@ def test_copy_goes_when_kafka_has_committed_and_no_sooner(world, monkeypatch):
         world.order(tx, 1)
 
     assert states == ["CompleteCommit"]
+
+
+def test_closing_a_slot_s_producer_ends_nothing_that_may_be_decided(world):
+    """Recovery does that first, and only it can know; close() alone would abort what is open."""
+    crashed = CrashedInResume(world).produce(1).decide()
+
+    steps.run(close_producer(SimpleNamespace(producer=crashed.producer)))
+
+    assert crashed.is_open()
+    with resuming(world):
+        world.assert_agree([1])
 
 
 def test_recoverer_that_was_overtaken_ends_nothing_of_its_successor(world):
