@@ -142,6 +142,7 @@ def campaign(spark, faults_folder, name, tmp_path, seed):
         )
 
 
+@pytest.mark.timeout(900)
 def test_every_row_arrives_once_whatever_fails(campaign):
     conduct(campaign, SHORT)
 
