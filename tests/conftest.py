@@ -7,6 +7,7 @@ import pytest
 pytest_plugins = [
     "tests.dualwrite.fixtures",
     "tests.servers.fixtures",
+    "tests.workers",
 ]
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.interleavings.history import run_history
 from tests.interleavings.mutants import MUTANTS
+from tests.workers import PROCESSES
 
 DEFAULT = 40
 LONG = 20_000
@@ -38,7 +39,7 @@ def check(seeds):
     blocks = [seeds[n : n + BLOCK] for n in range(0, len(seeds), BLOCK)]
     failed, attempts = [], 0
     sys.stdout.write(f"seeds {seeds.start} to {seeds.stop - 1}\n")
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(PROCESSES, mp_context=get_context("spawn")) as pool:
         for problems, count in pool.map(run_block, blocks):
             failed += problems
             attempts += count

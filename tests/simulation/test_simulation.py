@@ -18,6 +18,7 @@ from tests.simulation import many
 from tests.simulation.history import run_history
 from tests.simulation.many import run_seeds, seeds_of
 from tests.simulation.mutants import MUTANTS
+from tests.workers import PROCESSES
 
 DEFAULT = 5_000
 LONG = 200_000
@@ -27,7 +28,7 @@ SEARCHED = 1_000  # further histories for a planted bug that its own no longer s
 
 @pytest.fixture(scope="module")
 def workers():
-    with many.workers(2) as pool:
+    with many.workers(PROCESSES) as pool:
         yield pool
 
 
