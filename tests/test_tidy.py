@@ -58,7 +58,7 @@ SLEEPS = {
     "bounce/bounce.py::_wait": POLL,
     "bounce/clients.py::copy": "tries again while the broker is away",
     "bounce/clients.py::_write_async": DRAWN,
-    "bounce/clients.py::write": DRAWN,
+    "bounce/clients.py::write_all": DRAWN,
     "conformance/conftest.py::settled": POLL,
     "console/test_prometheus.py::wait": POLL,
     "crash/points.py::stop_at": POLL,
