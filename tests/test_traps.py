@@ -1,4 +1,4 @@
-"""The page of traps names tests that exist."""
+"""The pages of traps and of reliability name tests that exist."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,13 @@ import pytest
 
 HERE = Path(__file__).parent
 ROWS = re.findall(r"^\| ([PTRSEA]-?\d+) \| (.+) \|$", (HERE / "TRAPS.md").read_text(), re.MULTILINE)
-NAMED = [(trap, name) for trap, cell in ROWS for name in re.findall(r"`([\w/]+\.py::\w+)`", cell)]
+TEST = re.compile(r"`([\w/]+\.py::\w+)`")
+NAMED = [(trap, name) for trap, cell in ROWS for name in TEST.findall(cell)]
+FOUND = [
+    (line.split(" | ")[0].strip("| "), name)
+    for line in (HERE / "RELIABILITY.md").read_text().splitlines()
+    for name in TEST.findall(line)
+]
 
 
 def test_every_trap_has_a_row():
@@ -19,8 +25,8 @@ def test_every_trap_has_a_row():
     assert {trap for trap, _ in ROWS} == wanted
 
 
-@pytest.mark.parametrize(("trap", "name"), NAMED, ids=lambda value: str(value))
-def test_the_test_of_a_trap_exists(trap, name):
+@pytest.mark.parametrize(("trap", "name"), [*NAMED, *FOUND], ids=lambda value: str(value))
+def test_the_test_of_a_trap_or_of_what_was_found_exists(trap, name):
     path, _, function = name.partition("::")
 
     assert re.search(rf"def {function}\(", (HERE / path).read_text())
