@@ -256,7 +256,8 @@ class Bounce:
 
     def judge(self) -> Report:
         self._recorder.close()
-        history = load(self.place.history.read_text().splitlines())
+        with self.place.history.open() as lines:
+            history = load(lines)
         report = self.report
         writes = [(txn.process.split(".")[0], txn.status) for txn in history.txns if txn.sends]
         report.outcomes = Counter(status for _, status in writes)

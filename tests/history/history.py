@@ -23,6 +23,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from sys import intern
 from typing import Any, Literal
 
 Status = Literal["ok", "fail", "info"]
@@ -151,13 +152,18 @@ def _fields(txn: Txn) -> dict[str, Any]:
     }
 
 
+def _poll(key: str, seen: list[list[Any]]) -> Poll:
+    return Poll(intern(key), [(offset, intern(value)) for offset, value in seen])
+
+
 def _txn(line: dict[str, Any], status: Status) -> Txn:
+    # Each value stands in some ten lines; hours of them fit into memory if it is kept once.
     return Txn(
-        process=line["process"],
+        process=intern(line["process"]),
         number=line["number"],
         status=status,
-        sends=[Send(*s) for s in line["sends"]],
-        polls=[Poll(key, [(o, v) for o, v in seen]) for key, seen in line["polls"]],
+        sends=[Send(intern(key), intern(value), offset) for key, value, offset in line["sends"]],
+        polls=[_poll(key, seen) for key, seen in line["polls"]],
         consumed=[Consumed(*c) for c in line["consumed"]],
         is_dual=line["dual"],
     )
@@ -195,9 +201,7 @@ class _Loader:
                 known = history.committed or {}
                 history.committed = known | {(line["group"], line["key"]): line["offset"]}
             case "final":
-                history.final = (history.final or []) + [
-                    Poll(line["key"], [(o, v) for o, v in line["seen"]])
-                ]
+                history.final = [*(history.final or []), _poll(line["key"], line["seen"])]
 
     def _end(self, txn: Txn, place: int) -> None:
         txn.ended = place
