@@ -10,6 +10,7 @@ Events:
     asking                      its commit is asked for now; until then nobody may have seen it
     assign                      a process starts to read somewhere else; its positions are forgotten
     watermark                   LSO and HW of a partition as one reader saw them
+    phase                       something begins for everybody, such as trouble, or peace
     rows                        the transactions whose rows the database holds (final state)
     committed                   a group's offset for one partition (final state)
     final                       a read of everything after all was healed
@@ -108,6 +109,8 @@ class History:
     """The offset of each group and partition at the end, -1 for none; None if not asked."""
     final: list[Poll] | None = None
     """A read_committed read of every partition from its beginning, after all was healed."""
+    phases: dict[str, int] = field(default_factory=dict)
+    """When each began, counted in events like `Txn.ended`."""
 
     @property
     def txns(self) -> Iterator[Txn]:
@@ -133,6 +136,9 @@ class Recorder:
 
     def assign(self, process: str, *, from_start: bool = False) -> None:
         self.write("assign", process=process, from_start=from_start)
+
+    def phase(self, name: str) -> None:
+        self.write("phase", name=name)
 
     def complete(self, txn: Txn) -> None:
         self.write(txn.status, **_fields(txn))
@@ -195,6 +201,8 @@ class _Loader:
                 history.events.append(
                     Watermark(line["reader"], line["key"], line["lso"], line["hw"])
                 )
+            case "phase":
+                history.phases[line["name"]] = place
             case "rows":
                 history.rows = (history.rows or set()) | set(line["txns"])
             case "committed":
