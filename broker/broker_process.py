@@ -92,8 +92,8 @@ class BrokerProcess:
         """What the child has printed so far, in all its lives."""
         return "".join(self._lines)
 
-    def start(self) -> "BrokerProcess":
-        """Start the child and wait until clients are served."""
+    def start(self, *, ready: bool = True) -> "BrokerProcess":
+        """Start the child and wait until clients are served, unless `ready` is False."""
         if self._process is not None and self._process.poll() is None:
             raise BrokerProcessError("the broker is started already")
         if self._data_dir is None and self._temporary is None:
@@ -114,6 +114,8 @@ class BrokerProcess:
             target=self._read, args=(self._process, told), name="broker-output", daemon=True
         )
         self._reader.start()
+        if not ready:
+            return self
         told.wait(START_SECONDS)
         if not self._is_listening:
             self.kill()

@@ -55,6 +55,7 @@ SLEEP = ("time.sleep", "asyncio.sleep")
 POLL = "looks again and again for a condition, up to a deadline"
 DRAWN = "a random or given pause is what is wanted; nothing rests on what has happened by then"
 SLEEPS = {
+    "bounce/bounce.py::_kill_while_starting": DRAWN,
     "bounce/bounce.py::_wait": POLL,
     "bounce/clients.py::copy": "tries again while the broker is away",
     "bounce/clients.py::_write_async": DRAWN,
