@@ -80,13 +80,21 @@ def test_forget_lets_a_batch_run_again(sink, command):
     assert sink.log.read().decisions == {}
 
 
-@pytest.mark.parametrize("wrong", [("--query", ""), ("--query", "query:q"), ("--job", "q")])
-def test_forget_of_something_else_names_what_there_is(sink, command, wrong):
-    """An empty id, of a shell variable that is not set, must not mean all."""
+@pytest.mark.parametrize(
+    ("wrong", "said", "exit_code"),
+    [
+        (("--query", "query:q"), "there is query:q", 1),
+        (("--job", "q"), "there is query:q", 1),
+        # Of a shell variable that is not set: it must not mean all.
+        (("--query", ""), "the name is empty", 2),
+        (("--job", ""), "the name is empty", 2),
+    ],
+)
+def test_forget_of_something_else_names_what_there_is(sink, command, wrong, said, exit_code):
     attempt = sink.coordinator.open()
     sink.coordinator.commit([sink.write(attempt, 0, 1)], 0)
 
-    assert "there is query:q" in command("forget", *wrong, exit_code=1)
+    assert said in command("forget", *wrong, exit_code=exit_code)
     assert list(sink.log.read().decisions) == ["query:q"]
 
 
