@@ -2,19 +2,27 @@
 
 import os
 import secrets
+from pathlib import Path
 
 import pytest
 
 from dualwrite.broker import BrokerProcess
 from tests.spark import faults
 
+HERE = Path(__file__).parent
+ROUND_SECONDS_MAX = 3600
+
 collect_ignore_glob: list[str] = []
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+        if HERE in item.path.parents and "soak_seconds" in getattr(item, "fixturenames", ()):
+            # The last round is begun before the time is over; the first of two limits counts.
+            seconds = config.getoption("--soak") + ROUND_SECONDS_MAX
+            item.add_marker(pytest.mark.timeout(seconds), append=False)
 
 
 @pytest.fixture(scope="session")

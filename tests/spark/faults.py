@@ -109,6 +109,14 @@ class FaultyLog:
             at(AFTER[kind])
         return ledger
 
+    @contextmanager
+    def transaction(self):
+        """The user's rows and the decision, which is all that is decided by one."""
+        with self._log.transaction() as transaction:
+            yield transaction
+            at(BEFORE["deciding"])
+        at(AFTER["deciding"])
+
 
 class FaultyTransactions:
     def __init__(self, real):
