@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
-from dualwrite import DualWriter
+from dualwrite import AsyncDualWriter, DualWriter
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,15 @@ class Case:
         return {"rocksdb": Rocks, "zookeeper": Zoo}.get(self.kind, Sql)(self)
 
     def writer(self, place, **options):
+        return self._writer(DualWriter, place.store, **options)
+
+    def async_writer(self, place, **options):
+        return self._writer(AsyncDualWriter, place.async_store, **options)
+
+    def _writer(self, kind, store, **options):
         config = {"bootstrap.servers": self.bootstrap, "max.block.ms": 20_000}
         options = {"slots": 1, "lease_seconds": 600, "mode": self.mode} | options
-        return DualWriter(config, store=place.store, app=self.app, **options)
+        return kind(config, store=store, app=self.app, **options)
 
 
 class Sql:
@@ -46,6 +52,8 @@ class Sql:
         self._engine = create_engine(case.address, poolclass=NullPool)
         table = "state_" + case.app.replace("-", "_")
         self.store = SqlStore(self._engine, table=table, lock_timeout=2)
+        self.async_store = SqlStore(case.address, table=table, lock_timeout=2)
+        """Gets a driver for event loops by its URL."""
 
     def create(self, commit_seconds=0):
         self.store.create_tables()
@@ -72,7 +80,13 @@ class Sql:
             ).scalar_one()
 
     def order(self, tx, number):
-        tx.session.execute(text(f"INSERT INTO {self._orders} VALUES ({number})"))
+        tx.session.execute(self._insertion(number))
+
+    async def async_order(self, tx, number):
+        await tx.session.execute(self._insertion(number))
+
+    def _insertion(self, number):
+        return text(f"INSERT INTO {self._orders} VALUES ({number})")
 
     def orders(self):
         with self._engine.connect() as connection:

@@ -242,13 +242,12 @@ def test_database_killed_while_it_is_committing(broker, nursery, mortal_postgres
     judge(case, expected_first=False)
 
 
-def run_recovery_case(case, broker, nursery, tmp_path, point, who, left_at):
+def run_recovery_case(case, broker, nursery, tmp_path, point, who, left_at, **options):
     create(case)
-    crash(case, broker, nursery, tmp_path / "writer", left_at, "client")
+    crash(case, broker, nursery, tmp_path / "writer", left_at, "client", **options)
     # The writer's own EndTxn, if it was sent, may have arrived: then recovery has none to send.
-    may_miss = point == "R4" and left_at == "C11"
-    folder = tmp_path / "recoverer"
-    result = crash(case, broker, nursery, folder, point, who, writes=False, may_miss=may_miss)
+    options |= {"writes": False, "may_miss": point == "R4" and left_at == "C11"}
+    result = crash(case, broker, nursery, tmp_path / "recoverer", point, who, **options)
     if who == "broker":
         assert result == "recovered"
     judge(case, expected_first=left_at in DECIDED)

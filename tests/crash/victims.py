@@ -7,6 +7,7 @@ exit status. A victim that reaches its point makes the file `reached` and waits 
 the file `go`. What became of its block is in the file `result`.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.crash.places import Case
 from tests.crash.points import SENT, STEPS, stop_at, watch_sockets
@@ -69,12 +71,13 @@ class Nursery:
             text=True,
         )
 
-    def start(self, case, point, folder, *, writes=True, **options):
+    def start(self, case, point, folder, *, writes=True, is_async=False, **options):
         job = {
             "case": case.to_json(),
             "point": point,
             "folder": str(folder),
             "writes": writes,
+            "is_async": is_async,
             "options": options,
         }
         self._process.stdin.write(json.dumps(job) + "\n")
@@ -109,6 +112,9 @@ def import_everything():
     for driver in ("sqlite", "postgresql+psycopg", "mysql+pymysql"):
         with suppress(ModuleNotFoundError):
             create_engine(f"{driver}://")
+    for driver in ("sqlite+aiosqlite", "postgresql+psycopg_async"):
+        with suppress(ModuleNotFoundError):
+            create_async_engine(f"{driver}://")
 
 
 def live(job):
@@ -141,15 +147,43 @@ def work(job, case, point, folder):
         reach()
     if point in SENT:
         watch_sockets(point, int(case.bootstrap.rpartition(":")[2]), reach)
-    place = case.place
-    with case.writer(place, on_step=on_step, **job["options"]) as dw:
-        if not job["writes"]:
-            return "recovered"
+
+    def begun():
+        if point == "C2":
+            reach()
+
+    def opened():
+        """Whether there is an order to write."""
         is_writing.append(True)
+        return job["writes"]
+
+    options = job["options"] | {"on_step": on_step}
+    if job["is_async"]:
+        return asyncio.run(write_in_a_loop(case, opened, begun, options))
+    return write(case, opened, begun, options)
+
+
+def write(case, opened, begun, options):
+    place = case.place
+    with case.writer(place, **options) as dw:
+        if not opened():
+            return "recovered"
         with dw.transaction() as tx:
-            if point == "C2":
-                reach()
+            begun()
             place.order(tx, 1)
+            tx.produce(case.topic, key="1", value=b"x")
+            tx.produce(case.topic, key="1", value=b"y")
+        return f"{tx.outcome.database} {tx.outcome.kafka}"
+
+
+async def write_in_a_loop(case, opened, begun, options):
+    place = case.place
+    async with case.async_writer(place, **options) as dw:
+        if not opened():
+            return "recovered"
+        async with dw.transaction() as tx:
+            begun()
+            await place.async_order(tx, 1)
             tx.produce(case.topic, key="1", value=b"x")
             tx.produce(case.topic, key="1", value=b"y")
         return f"{tx.outcome.database} {tx.outcome.kafka}"

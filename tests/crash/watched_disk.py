@@ -1,8 +1,9 @@
 """Stops a process inside its database's COMMIT, where the database is a library: at a system call.
 
-Linux can ask another process before a system call is done (seccomp's user notification, since 5.5);
-that takes neither rights nor tools. The victim forks a watcher before it has threads or locks, and
-filters its own thread once COMMIT is next.
+Linux can ask another process before a system call is done (seccomp's user notification, for all
+threads at once since 5.7); that takes neither rights nor tools. The victim forks a watcher before it
+has threads or locks, and filters itself once COMMIT is next. In an event loop COMMIT is made by a
+thread of the driver's.
 """
 
 import ctypes
@@ -21,13 +22,18 @@ from contextlib import suppress
 from tests.crash.points import stop_at
 
 NUMBERS = {
-    "x86_64": {"seccomp": 317, "write": 1, "fsync": 74, "fdatasync": 75, "unlink": 87},
-    "aarch64": {"seccomp": 277, "write": 64, "fsync": 82, "fdatasync": 83, "unlink": 35},
-}
+    "x86_64": {
+        "seccomp": 317, "write": 1, "pwrite64": 18, "fsync": 74, "fdatasync": 75, "unlink": 87,
+    },
+    "aarch64": {
+        "seccomp": 277, "write": 64, "pwrite64": 68, "fsync": 82, "fdatasync": 83, "unlink": 35,
+    },
+}  # fmt: skip
 """There is no unlink on aarch64, only unlinkat."""
 
 _NO_NEW_PRIVILEGES = 38
-_SET_FILTER, _WITH_LISTENER = 1, 8
+_SET_FILTER = 1
+_ALL_THREADS, _WITH_LISTENER, _REFUSAL_IS_AN_ERROR = 1, 8, 16
 _LOAD, _JUMP_IF, _RETURN = 0x20, 0x15, 0x06
 _ALLOW, _ASK = 0x7FFF0000, 0x7FC00000
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
@@ -37,13 +43,17 @@ _ANSWER = struct.Struct("=QqiI")
 
 
 def removes_the_journal(call, target, before):
-    """SQLite's COMMIT is done once its journal is gone."""
-    return call == "unlink"
+    """SQLite's COMMIT is done once its journal is gone; in WAL mode, once its frames are written."""
+    return call == "unlink" or (call == "pwrite64" and target.endswith("-wal"))
 
 
-def syncs_the_directory(call, target, before):
-    """It does so once for the new journal, and once behind its removal."""
-    return call in ("fsync", "fdatasync") and os.path.isdir(target) and "unlink" in before
+def syncs_the_end(call, target, before):
+    """The directory, as once before for the new journal; or the log, as perhaps for its header."""
+    if call not in ("fsync", "fdatasync"):
+        return False
+    if target.endswith("-wal"):
+        return before.count("pwrite64") > 1  # a frame is two
+    return os.path.isdir(target) and "unlink" in before
 
 
 def writes_to_the_log(call, target, before):
@@ -58,7 +68,7 @@ def syncs_the_log(call, target, before):
 
 CALLS = {
     ("sqlite", "C9a"): removes_the_journal,
-    ("sqlite", "C9b"): syncs_the_directory,
+    ("sqlite", "C9b"): syncs_the_end,
     ("rocksdb", "C9a"): writes_to_the_log,
     ("rocksdb", "C9b"): syncs_the_log,
 }
@@ -79,8 +89,8 @@ class WatchedDisk:
         other.close()
 
     def arm(self):
-        """From now on this thread asks before it writes, syncs or removes a file."""
-        listener = _filter_this_thread()
+        """From now on this process asks before it writes, syncs or removes a file."""
+        listener = _filter_this_process()
         socket.send_fds(self._channel, [b"x"], [listener])
         os.close(listener)
 
@@ -141,7 +151,7 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_uint16), ("first", ctypes.POINTER(_Instruction))]
 
 
-def _filter_this_thread():
+def _filter_this_process():
     """Ask about the calls of `NUMBERS`; gives the descriptor on which they are announced."""
     calls = dict(_numbers())
     seccomp = calls.pop("seccomp")
@@ -158,7 +168,8 @@ def _filter_this_thread():
     program = _Program(len(instructions), lines)
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_NO_NEW_PRIVILEGES, *(ctypes.c_ulong(value) for value in (1, 0, 0, 0)))
-    arguments = (ctypes.c_long(value) for value in (seccomp, _SET_FILTER, _WITH_LISTENER))
+    flags = _ALL_THREADS | _WITH_LISTENER | _REFUSAL_IS_AN_ERROR
+    arguments = (ctypes.c_long(value) for value in (seccomp, _SET_FILTER, flags))
     listener = libc.syscall(*arguments, ctypes.byref(program))
     if listener < 0:
         code = ctypes.get_errno()
@@ -175,5 +186,5 @@ def why_not():
 
 
 if __name__ == "__main__":
-    _filter_this_thread()
+    _filter_this_process()
     os._exit(0)
