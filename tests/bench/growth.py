@@ -1,6 +1,6 @@
 """`dualwrite bench scaling`, ten times further: a million ids, 10 GB of log.
 
-python -m tests.bench.growth [SECONDS]    takes about ten minutes, and disk space for the log
+python -m tests.bench.growth [SECONDS]    takes ten minutes or more, and 20 GB of disk space
 """
 
 import sys
