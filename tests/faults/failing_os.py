@@ -4,12 +4,14 @@
 
 The broker reaches the disk only through `os`, so replacing these functions in its process enumerates
 every durable call without a compiler or ptrace; of `open` only what makes a file or empties one, which
-is called "create". `--counter` names a file that gets a line for every
-call, so that a run without `--at` learns which there are. `--after` starts counting only once that file
-exists, so that a test can arm the fault in the middle of a scenario. `--looks-ms` lets the broker ask
-that often whether a checkpoint is due, so that a short life has many.
+is called "create". That nothing gets past it is what test_call_list.py holds. `--counter` names a file
+that gets a line for every call, its kind and its path, so that a run without `--at` learns which there
+are. `--after` starts counting only once that file exists, so that a test can arm the fault in the
+middle of a scenario. `--looks-ms` lets the broker ask that often whether a checkpoint is due, so that a
+short life has many.
 
-kill: die before the call. half: write half of the bytes, then die. eio, enospc: the call fails.
+kill: die before the call. half: write half of the bytes, then die; what is no write has no half, and
+nothing goes wrong. eio, enospc: the call fails.
 """
 
 import argparse
@@ -18,12 +20,30 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+WAYS = ("kill", "half", "eio", "enospc")
 WRITES = ("pwrite", "pwritev")
 DURABLE = (*WRITES, "fdatasync", "fsync", "rename", "ftruncate", "unlink", "mkdir", "rmdir")
+KINDS = (*DURABLE, "create")
 
 _real: dict[str, Callable[..., Any]] = {name: getattr(os, name) for name in (*DURABLE, "open")}
+
+
+def can_go(kind: str, how: str) -> bool:
+    """Whether a call of this kind can go wrong in this way."""
+    return how != "half" or kind in WRITES
+
+
+def _path_of(what: Any) -> str:
+    """What a call is about: the path that it is given, or that of the file that it is given."""
+    if not isinstance(what, int):
+        return str(what)
+    try:
+        return os.readlink(f"/proc/self/fd/{what}")
+    except OSError:
+        return f"descriptor {what}"  # no such directory here
 
 
 class Fault:
@@ -62,8 +82,8 @@ class Fault:
         if self._after is not None and not os.path.exists(self._after):
             return
         self._seen += 1
-        os.write(self._counter, f"{name}\n".encode())
-        if self._seen == self._at:
+        os.write(self._counter, f"{name} {_path_of(args[0])}\n".encode())
+        if self._seen == self._at and can_go(name, self._how):
             self._spoil(name, args)
 
     def _spoil(self, name: str, args: tuple[Any, ...]) -> None:
@@ -71,16 +91,22 @@ class Fault:
             raise OSError(errno.EIO, f"injected into {name}")
         if self._how == "enospc":
             raise OSError(errno.ENOSPC, f"injected into {name}")
-        if self._how == "half" and name in WRITES:
+        if self._how == "half":
             data = b"".join(args[1]) if name == "pwritev" else bytes(args[1])
             _real["pwrite"](args[0], data[: len(data) // 2], args[2])
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def counted(counter: Path) -> list[tuple[str, str]]:
+    """The calls that a broker's counter tells of: their kinds and paths."""
+    lines = [line.split(" ", 1) for line in counter.read_text().splitlines()]
+    return [(kind, path) for kind, path in lines]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--at", type=int, default=0)
-    parser.add_argument("--how", choices=("kill", "half", "eio", "enospc"), default="kill")
+    parser.add_argument("--how", choices=WAYS, default="kill")
     parser.add_argument("--counter", required=True)
     parser.add_argument("--after")
     parser.add_argument("--looks-ms", type=int)

@@ -1,8 +1,10 @@
-"""Every durable system call of a scenario goes wrong once: before it, half-way, or with an error.
+"""Every durable system call of a scenario goes wrong in every way that it can: the process dies before
+it, a write is half done, it fails with EIO or with ENOSPC.
 
 The scenario begins where a killed broker has left off, so recovery's own calls are among them, takes
 a checkpoint after every few of them, and deletes a topic. The default run takes a sample in which
-every kind of call occurs, with a printed seed; `--long` takes every call in every way.
+every kind of call occurs, with a printed seed; `--long` takes every call in every way that its kind
+has.
 
     pytest -s tests/faults/test_syscalls.py
     SEED=7 pytest tests/faults/test_syscalls.py      the same sample again
@@ -11,10 +13,13 @@ every kind of call occurs, with a printed seed; `--long` takes every call in eve
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -23,45 +28,60 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite.pytest_plugin import read_topic
+from tests.faults.failing_os import KINDS, WAYS, WRITES, can_go, counted
 from tests.faults.scenario import PARTITIONS, TOPIC, Story, live, verify
 
 ROOT = Path(__file__).parents[2]
-WAYS = ("kill", "half", "eio", "enospc")
 SAMPLE = 40
 RECOVERY_SAMPLE = 8
-KINDS = {
-    "pwrite",
-    "pwritev",
-    "fdatasync",
-    "fsync",
-    "rename",
-    "ftruncate",
-    "unlink",
-    "mkdir",
-    "rmdir",
-    "create",
-}
 AT_A_TIME = 4
 STORAGE_FAILED = 70
+KILLED = -signal.SIGKILL
+# With no space for these a broker goes on; a sync that fails ends it, whatever the reason.
+LIVES_WITHOUT_SPACE = {"pwrite", "pwritev", "create"}
+SYNCS = ("fsync", "fdatasync")
+# In every sample, beside each kind in some way.
+MUSTS = [*((kind, "enospc") for kind in SYNCS), *((kind, "half") for kind in WRITES)]
 LOOKS_MS = 5
 SECONDS = 4.0
 OLD_TOPIC = "past"
 # More than a broker keeps in memory, so that its segment is longer than the last checkpoint says.
 OLD_RECORDS, OLD_BYTES = 7, 100_000
+MANY = 1000
 
 Deletion = Literal["not asked for", "asked for", "done"]
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a broker one of whose calls went wrong."""
+
+    how: str
+    kind: str
+    """Of the call, empty if the broker did not come to it."""
+    ending: str
+    """Dies of the fault, exits with a code, or lives on until it is killed."""
+    deletion: Deletion
+
+
 class FailingBroker:
-    """A broker process on `directory`; with `at` one durable call goes wrong."""
+    """A broker process on `directory`; with `at` one durable call goes wrong.
+
+    `tracer` is what its command begins with.
+    """
 
     def __init__(
-        self, directory: Path, at: int = 0, how: str = "kill", looks_ms: int = LOOKS_MS
+        self,
+        directory: Path,
+        at: int = 0,
+        how: str = "kill",
+        looks_ms: int = LOOKS_MS,
+        tracer: Sequence[str] = (),
     ) -> None:
         self.counter = directory / "counter"
         self.counter.unlink(missing_ok=True)
         command = [
-            sys.executable, "-m", "tests.faults.failing_os",
+            *tracer, sys.executable, "-m", "tests.faults.failing_os",
             "--at", str(at), "--how", how, "--counter", str(self.counter),
             "--looks-ms", str(looks_ms),
             "--", "broker", "--listen", "127.0.0.1:0", "--data-dir", str(directory / "data"),
@@ -70,9 +90,10 @@ class FailingBroker:
             "--set", "journal.reserve.bytes=1048576",
             "--set", f"checkpoint.journal.bytes={1 if looks_ms == LOOKS_MS else 2**27}",
         ]  # fmt: skip
-        self._log = (directory / f"broker-{at}-{how}.log").open("ab")
+        self.log = directory / f"broker-{at}-{how}.log"
+        self._stderr = self.log.open("ab")
         self.process = subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._log, text=True
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=self._stderr, text=True
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -80,8 +101,8 @@ class FailingBroker:
 
     @property
     def calls(self) -> list[str]:
-        """The durable calls so far, by name."""
-        return self.counter.read_text().split()
+        """The kinds of the durable calls so far."""
+        return [kind for kind, _ in counted(self.counter)]
 
     @property
     def is_serving(self) -> bool:
@@ -92,10 +113,13 @@ class FailingBroker:
         """Kill it if it lives, unless it must be ending by itself, and return how it ended."""
         if not is_dying:
             self.process.kill()
-        code = self.process.wait(60)
+        try:
+            code = self.process.wait(60)
+        finally:
+            self.process.kill()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self._log.close()
+        self._stderr.close()
         return code
 
 
@@ -110,6 +134,7 @@ def make_past(directory: Path) -> int:
     while first.calls.count("rename") < begin + 2:  # checkpoints that hold the topic
         fill(first.bootstrap, count, 1)
         count += 1
+        assert count < MANY, "no checkpoints"
     first.end()
     second = FailingBroker(directory, looks_ms=60_000)
     fill(second.bootstrap, count, OLD_RECORDS)
@@ -183,16 +208,17 @@ def durable_calls(past: Path, directory: Path) -> tuple[list[str], int]:
 def cases(
     calls: list[str], of_recovery: int, chance: random.Random, *, is_long: bool
 ) -> list[tuple[int, str]]:
-    everything = [(at, how) for at in range(1, len(calls) + 1) for how in WAYS]
+    """Calls and ways, no two of which are the same: what is no write has no half."""
+    ways = {kind: [how for how in WAYS if can_go(kind, how)] for kind in KINDS}
+    everything = [(at, how) for at, kind in enumerate(calls, 1) for how in ways[kind]]
     if is_long:
         return everything
-    kinds = sorted(set(calls))
     chosen = {
-        (chance.choice([at for at, name in enumerate(calls, 1) if name == kind]), how)
-        for kind, how in zip(kinds, WAYS * len(kinds), strict=False)
+        (chance.choice([at for at, kind in enumerate(calls, 1) if kind == wanted]), how)
+        for wanted, how in (*((kind, chance.choice(ways[kind])) for kind in KINDS), *MUSTS)
     }
-    for how in WAYS * (RECOVERY_SAMPLE // len(WAYS)):
-        chosen.add((chance.randint(1, of_recovery), how))
+    of_recovery_alone = [(at, how) for at, how in everything if at <= of_recovery]
+    chosen.update(chance.sample(of_recovery_alone, RECOVERY_SAMPLE))
     while len(chosen) < SAMPLE:
         chosen.add(chance.choice(everything))
     return sorted(chosen)
@@ -214,42 +240,50 @@ def test_nothing_acknowledged_is_lost_at_any_durable_call(tmp_path, request):
     old = make_past(past)
     calls, of_recovery = durable_calls(past, tmp_path / "counted")
     kinds = Counter(calls)
-    assert set(kinds) >= KINDS, f"the scenario asks for no {KINDS - set(kinds)}"
+    assert set(kinds) == set(KINDS), f"the scenario asks for no {set(KINDS) - set(kinds)}"
     is_long = request.config.getoption("--long")
     chosen = cases(calls, of_recovery, random.Random(seed), is_long=is_long)
+    assert len(set(chosen)) == len(chosen)
+    print(f"{len(calls)} durable calls, {of_recovery} of them recovery's: {dict(kinds)}")
 
-    def check(case: tuple[int, str]) -> tuple[bool, Deletion]:
+    def check(case: tuple[int, str]) -> Outcome:
         return check_case(past, old, tmp_path, *case)
 
     with ThreadPoolExecutor(AT_A_TIME) as pool:  # they mostly wait for a broker that is dead
         found = list(pool.map(check, chosen))
-    reached = sum(is_reached for is_reached, _ in found)
-    deletions = Counter(deletion for _, deletion in found)
-    print(f"{len(calls)} durable calls, {of_recovery} of them recovery's: {dict(kinds)}")
-    print(f"{len(chosen)} cases, {reached} reached")
+    reached = [outcome for outcome in found if outcome.kind]
+    deletions = Counter(outcome.deletion for outcome in found)
+    ends = Counter((outcome.how, outcome.kind, outcome.ending) for outcome in reached)
+    print(f"{len(chosen)} distinct cases, {len(reached)} reached")
+    for (how, kind, ending), number in sorted(ends.items()):
+        print(f"  {how} {kind}: {number} {ending}")
     print(f"deletion of the old topic: {dict(deletions)}")
     assert deletions["not asked for"], "no case spoiled recovery"
     # When a checkpoint comes is not the same in every life.
-    assert reached > len(chosen) * 3 / 4
+    assert len(reached) > len(chosen) * 3 / 4
 
 
-def check_case(past: Path, old: int, tmp_path: Path, at: int, how: str) -> tuple[bool, Deletion]:
-    """One call goes wrong in one way; says whether the broker came to it, and to the deletion."""
+def check_case(past: Path, old: int, tmp_path: Path, at: int, how: str) -> Outcome:
+    """One call goes wrong in one way, and a broker without faults finds what is left."""
     directory = tmp_path / f"{at}-{how}"
     shutil.copytree(past, directory)
     broker = FailingBroker(directory, at, how)
-    is_reached = False
+    kind = ""
     try:
         story, deletion = life(broker)
-        is_reached = len(broker.calls) >= at
+        if len(calls := broker.calls) >= at and can_go(calls[at - 1], how):
+            kind = calls[at - 1]  # maybe not the kind that was counted
     finally:
-        code = broker.end(is_dying=how == "eio" and is_reached)
-    if how == "eio" and is_reached:
-        assert code == STORAGE_FAILED, f"exit code {code} after EIO at call {at}"
+        code = broker.end(is_dying=bool(kind) and must_stop(kind, how))
+    is_dead = how in ("kill", "half")
+    ending = f"exits {code}" if code != KILLED else "dies" if is_dead else "lives on"
+    outcome = Outcome(how, kind, ending, deletion)
+    if kind:
+        check_ending(outcome, at)
 
     again = FailingBroker(directory)
     try:
-        assert again.bootstrap, f"no start after {how} at call {at}: see {directory}"
+        assert again.bootstrap, f"no start after {how} at call {at}: {again.log.read_text()}"
         check_past(again.bootstrap, old, deletion)
         create_topic(again.bootstrap)
         verify(story, again.bootstrap)
@@ -257,7 +291,24 @@ def check_case(past: Path, old: int, tmp_path: Path, at: int, how: str) -> tuple
     finally:
         again.end()
     shutil.rmtree(directory)
-    return is_reached, deletion
+    return outcome
+
+
+def must_stop(kind: str, how: str) -> bool:
+    """Whether a broker ends by itself: of all but a lack of space, and that too if a sync meets it."""
+    return how != "enospc" or kind in SYNCS
+
+
+def check_ending(outcome: Outcome, at: int) -> None:
+    what = f"{outcome.ending} after {outcome.how} at call {at}, {outcome.kind}"
+    if outcome.how in ("kill", "half"):
+        assert outcome.ending == "dies", what
+    elif must_stop(outcome.kind, outcome.how):
+        assert outcome.ending == f"exits {STORAGE_FAILED}", what
+    elif outcome.kind in LIVES_WITHOUT_SPACE:
+        assert outcome.ending == "lives on", what
+    else:
+        assert outcome.ending in ("lives on", f"exits {STORAGE_FAILED}"), what
 
 
 def live_again(bootstrap: str) -> bool:
