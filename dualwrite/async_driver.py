@@ -5,9 +5,11 @@ come meanwhile wait for the next flow.
 """
 
 import asyncio
+import socket
 import time
 from typing import TypeVar, cast
 
+from dualwrite.addresses import FAMILIES, new_socket, patience_ms, targets_of
 from dualwrite.config import ClientConfig
 from dualwrite.flows.cluster import Cluster
 from dualwrite.flows.link import Link
@@ -167,12 +169,35 @@ class AsyncDriver:
         wire = _Wire(self, link, _now_ms() + self._config.connect_timeout_ms)
         host, port = address
         try:
+            sock = await self._connected(host, port)
             async with asyncio.timeout(seconds):
                 await asyncio.get_running_loop().create_connection(
-                    lambda: wire, host, port, ssl=self._context
+                    lambda: wire,
+                    sock=sock,
+                    ssl=self._context,
+                    server_hostname=host if self._context else None,
                 )
         except (OSError, TimeoutError) as error:
             self.happened([Closed(node, refusal(error))])
+
+    async def _connected(self, host: str, port: int) -> socket.socket:
+        """A connection to the first address behind the name that takes one."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(
+            host, port, family=FAMILIES[self._config.address_family], type=socket.SOCK_STREAM
+        )
+        targets = targets_of(found)
+        while True:
+            (family, target), targets = targets[0], targets[1:]
+            sock = new_socket(self._config, family)
+            try:
+                async with asyncio.timeout(patience_ms(self._config, targets) / 1000):
+                    await loop.sock_connect(sock, target)
+                return sock
+            except BaseException as error:
+                sock.close()
+                if not (targets and isinstance(error, OSError)):
+                    raise
 
     # Events
 

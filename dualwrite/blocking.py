@@ -15,6 +15,7 @@ from collections import deque
 from itertools import islice
 from typing import Any, TypeVar
 
+from dualwrite.addresses import FAMILIES, Target, new_socket, patience_ms, targets_of
 from dualwrite.config import ClientConfig
 from dualwrite.flows.cluster import Cluster
 from dualwrite.flows.link import Buffer, Link
@@ -36,11 +37,8 @@ from dualwrite.login import new_handshake
 from dualwrite.tls import refusal, tls_context
 
 T = TypeVar("T")
-Target = tuple[int, Any]  # an address family and an address in its form
-
 _READ_BYTES = 256 * 1024
 _SCATTER_MAX = 64  # far below every system's limit on buffers per call
-_FAMILIES = {"any": socket.AF_UNSPEC, "v4": socket.AF_INET, "v6": socket.AF_INET6}
 
 _READ = selectors.EVENT_READ
 _READ_WRITE = selectors.EVENT_READ | selectors.EVENT_WRITE
@@ -55,6 +53,7 @@ class _Wire:
 
     __slots__ = (
         "connect_deadline_ms",
+        "host",
         "is_connected",
         "is_writing",
         "link",
@@ -63,9 +62,10 @@ class _Wire:
         "sock",
     )
 
-    def __init__(self, link: Link, sock: socket.socket, others: list[Target]) -> None:
+    def __init__(self, link: Link, sock: socket.socket, host: str, others: list[Target]) -> None:
         self.link = link
         self.sock = sock
+        self.host = host
         self.others = others  # further addresses of the same name
         self.outbox: deque[memoryview] = deque()
         self.is_connected = False
@@ -160,51 +160,37 @@ class BlockingDriver:
         host, port = address
         try:
             found = socket.getaddrinfo(
-                host, port, _FAMILIES[self._config.address_family], socket.SOCK_STREAM
+                host, port, FAMILIES[self._config.address_family], socket.SOCK_STREAM
             )
         except OSError as error:
             self._events.append(Closed(node, error))
             return
-        self._try_addresses(node, host, [(one[0], one[4]) for one in found])
+        self._try_addresses(node, host, targets_of(found))
 
     def _try_addresses(self, node: int, host: str, targets: list[Target]) -> None:
         """Begin to connect to the first address that does not fail at once."""
         error: OSError = OSError(f"no address for {host!r}")
         while targets:
             (family, target), targets = targets[0], targets[1:]
-            sock = socket.socket(family, socket.SOCK_STREAM)
+            sock = new_socket(self._config, family)
             try:
-                self._begin(node, host, sock, target, targets)
+                with contextlib.suppress(BlockingIOError):
+                    sock.connect(target)
             except OSError as failed:
                 sock.close()
                 error = failed
                 continue
+            self._watch_connect(node, _Wire(self._new_link(node), sock, host, targets))
             return
         self._events.append(Closed(node, error))
 
-    def _begin(
-        self,
-        node: int,
-        host: str,
-        sock: socket.socket,
-        target: Any,
-        others: list[Target],
-    ) -> None:
-        sock.setblocking(False)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._config.keepalive:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        with contextlib.suppress(BlockingIOError):
-            sock.connect(target)
-        if self._context is not None:
-            sock = self._context.wrap_socket(
-                sock, server_hostname=host, do_handshake_on_connect=False
-            )
-        link = Link(node, self._config.client_id, new_handshake(self._config))
-        wire = _Wire(link, sock, others)
-        wire.connect_deadline_ms = monotonic_ms() + self._config.connect_timeout_ms
+    def _new_link(self, node: int) -> Link:
+        return Link(node, self._config.client_id, new_handshake(self._config))
+
+    def _watch_connect(self, node: int, wire: _Wire) -> None:
+        wire.connect_deadline_ms = monotonic_ms() + patience_ms(self._config, wire.others)
         self._wires[node] = wire
-        self._selector.register(sock, _READ_WRITE, wire)
+        self._selector.register(wire.sock, _READ_WRITE, wire)
 
     # Waiting
 
@@ -237,9 +223,13 @@ class BlockingDriver:
     def _check_deadlines(self) -> None:
         now_ms = monotonic_ms()
         for node, wire in list(self._wires.items()):
-            if self._deadline(wire) <= now_ms:
+            if self._deadline(wire) > now_ms:
+                continue
+            if wire.is_connected:
                 what = "no answer in time" if wire.link.is_open else "no connection in time"
                 self._lose(node, TimeoutError(what))
+            else:
+                self._connect_failed(wire, TimeoutError("no connection in time"))
 
     def _ready(self, wire: _Wire, mask: int) -> None:
         node = wire.link.node
@@ -264,7 +254,7 @@ class BlockingDriver:
         if wire.others and not isinstance(error, ssl.SSLError):
             self._discard(wire)
             del self._wires[node]
-            self._try_addresses(node, "", wire.others)
+            self._try_addresses(node, wire.host, wire.others)
         else:
             self._lose(node, refusal(error))
 
@@ -272,11 +262,30 @@ class BlockingDriver:
         code = wire.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, f"cannot connect: {os.strerror(code)}")
-        if isinstance(wire.sock, ssl.SSLSocket):
-            wire.sock.getpeername()  # not connected yet: an OSError without TLS noise
-            self._handshake_tls(wire.sock, wire)
+        wire.sock.getpeername()  # not connected yet: an OSError without TLS noise
+        if self._context is not None:
+            self._handshake_tls(self._tls_of(wire, self._context), wire)
         wire.is_connected = True
+        self._give_time(wire)
         self._write(wire, wire.link.start(wire.connect_deadline_ms))
+
+    def _give_time(self, wire: _Wire) -> None:
+        """Once an address answers, nobody waits for the others of its name."""
+        if wire.others:
+            wire.connect_deadline_ms = monotonic_ms() + self._config.connect_timeout_ms
+
+    def _tls_of(self, wire: _Wire, context: ssl.SSLContext) -> ssl.SSLSocket:
+        """The wire's socket with TLS, which a socket can get only once it is connected."""
+        if not isinstance(wire.sock, ssl.SSLSocket):
+            self._selector.unregister(wire.sock)
+            wire.sock = context.wrap_socket(
+                wire.sock, server_hostname=wire.host, do_handshake_on_connect=False
+            )
+            self._give_time(wire)
+            wire.is_writing = True
+            self._selector.register(wire.sock, _READ_WRITE, wire)
+        assert isinstance(wire.sock, ssl.SSLSocket)
+        return wire.sock
 
     def _handshake_tls(self, sock: ssl.SSLSocket, wire: _Wire) -> None:
         try:
