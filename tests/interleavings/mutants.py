@@ -4,9 +4,6 @@ A mutant patches the writers' classes for the time of one history. `seed` is one
 """
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from dualwrite import dual_writer, resume, two_phase
 from dualwrite.errors import KafkaError, RetryableError
@@ -20,33 +17,16 @@ from dualwrite.two_phase import TwoPhase
 from dualwrite.upkeep import Upkeep
 from dualwrite.write_path import WritePath
 from tests.interleavings import database, kafka
-
-Plant = Callable[[Any], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    name: str
-    plant: Plant
-    seed: int
-
+from tests.simulation.planted import Mutant, registering
 
 MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(seed: int) -> Callable[[Plant], Plant]:
-    def register(plant: Plant) -> Plant:
-        name = plant.__name__
-        MUTANTS[name] = Mutant(name, plant, seed)
-        return plant
-
-    return register
+mutant = registering(MUTANTS)
 
 
 # The end of a dual write
 
 
-@mutant(1)
+@mutant(seed=1)
 def an_unknown_commit_is_taken_for_a_rollback(patch):
     def resolve(self, unit, error):
         yield from self._abort(unit)
@@ -55,7 +35,7 @@ def an_unknown_commit_is_taken_for_a_rollback(patch):
     patch.setattr(WritePath, "_resolve", resolve)
 
 
-@mutant(11)
+@mutant(seed=11)
 def an_interrupted_commit_is_taken_for_a_rollback(patch):
     def resolve(self, unit, interruption):
         yield from self._abort(unit)
@@ -64,7 +44,7 @@ def an_interrupted_commit_is_taken_for_a_rollback(patch):
     patch.setattr(WritePath, "_resolve_interrupted", resolve)
 
 
-@mutant(63)
+@mutant(seed=63)
 def an_unknown_commit_is_claimed_whoever_has_the_slot(patch):
     def claim(self, slot):
         slot.claim = yield from call(self._around.store.claim, slot.transactional_id)
@@ -72,7 +52,7 @@ def an_unknown_commit_is_claimed_whoever_has_the_slot(patch):
     patch.setattr(WritePath, "_claim", claim)
 
 
-@mutant(11)
+@mutant(seed=11)
 def the_commit_does_not_wait_for_the_records(patch):
     def prepare(self, unit):
         yield from ()
@@ -80,12 +60,12 @@ def the_commit_does_not_wait_for_the_records(patch):
     patch.setattr(TwoPhase, "prepare", prepare)
 
 
-@mutant(0)
+@mutant(seed=0)
 def the_state_is_written_without_looking_at_the_fence(patch):
     patch.setattr(database.Store, "_fenced", lambda self, id, fence: self.database.state[id])
 
 
-@mutant(17)
+@mutant(seed=17)
 def a_kafka_commit_that_fails_is_aborted(patch):
     finish = WritePath.finish
 
@@ -103,7 +83,7 @@ def a_kafka_commit_that_fails_is_aborted(patch):
 # Slots
 
 
-@mutant(0)
+@mutant(seed=0)
 def a_slot_is_given_on_whatever_became_of_its_transaction(patch):
     def give_back(self, slot):
         self.upkeep.pool.take_back(slot)
@@ -113,7 +93,7 @@ def a_slot_is_given_on_whatever_became_of_its_transaction(patch):
     patch.setattr(dual_writer._Opened, "give_back", give_back)
 
 
-@mutant(0)
+@mutant(seed=0)
 def a_slot_is_given_back_before_it_is_known_to_be_ready(patch):
     def give_back(self, slot):
         self.upkeep.pool.take_back(slot)
@@ -125,7 +105,7 @@ def a_slot_is_given_back_before_it_is_known_to_be_ready(patch):
     patch.setattr(dual_writer._Opened, "give_back", give_back)
 
 
-@mutant(0)
+@mutant(seed=0)
 def a_unit_is_left_to_two_who_end_it(patch):
     put_ending = SlotQueue.put_ending
 
@@ -136,12 +116,12 @@ def a_unit_is_left_to_two_who_end_it(patch):
     patch.setattr(SlotQueue, "put_ending", put_twice)
 
 
-@mutant(0)
+@mutant(seed=0)
 def a_slot_that_was_overtaken_is_kept(patch):
     patch.setattr(Slot, "under_fence", lambda self, steps: steps)
 
 
-@mutant(141)
+@mutant(seed=141)
 def a_slot_is_ready_before_its_recovery_has_ended(patch):
     recall = resume.recall
 
@@ -157,7 +137,7 @@ def a_slot_is_ready_before_its_recovery_has_ended(patch):
 # Recovery
 
 
-@mutant(32)
+@mutant(seed=32)
 def recovery_decides_from_what_it_read_before_it_fenced_kafka(patch):
     def recall(around, slot):
         yield from ()
@@ -166,7 +146,7 @@ def recovery_decides_from_what_it_read_before_it_fenced_kafka(patch):
     patch.setattr(two_phase, "recall", recall)
 
 
-@mutant(7)
+@mutant(seed=7)
 def recovery_aborts_what_was_prepared(patch):
     init = kafka.Producer.init_transactions
     patch.setattr(
@@ -174,7 +154,7 @@ def recovery_aborts_what_was_prepared(patch):
     )
 
 
-@mutant(18)
+@mutant(seed=18)
 def a_claim_does_not_wait_for_an_open_transaction(patch):
     def lock(self, row, timeout):
         self._database.locks[row] = self
@@ -182,7 +162,7 @@ def a_claim_does_not_wait_for_an_open_transaction(patch):
     patch.setattr(database.Transaction, "lock", lock)
 
 
-@mutant(9)
+@mutant(seed=9)
 def nobody_takes_over_from_the_dead(patch):
     def take_over(self, *, passing=()):
         yield from ()
@@ -193,7 +173,7 @@ def nobody_takes_over_from_the_dead(patch):
 # Resume mode
 
 
-@mutant(0)
+@mutant(seed=0)
 def the_copy_is_forgotten_before_the_kafka_commit(patch):
     commit = Resume.commit
 
@@ -205,7 +185,7 @@ def the_copy_is_forgotten_before_the_kafka_commit(patch):
     patch.setattr(Resume, "commit", forget_first)
 
 
-@mutant(162)
+@mutant(seed=162)
 def the_copy_is_read_before_kafka_is_asked(patch):
     def look(self, slot, kafka_id, state):
         kept = yield from call(self._around.store.kept_messages, slot.transactional_id, state)
@@ -215,7 +195,7 @@ def the_copy_is_read_before_kafka_is_asked(patch):
     patch.setattr(Resume, "_look_at_decided", look)
 
 
-@mutant(38)
+@mutant(seed=38)
 def an_id_is_used_beyond_its_claim(patch):
     next_pair = Resume._next_pair
 
@@ -226,11 +206,11 @@ def an_id_is_used_beyond_its_claim(patch):
     patch.setattr(Resume, "_next_pair", go_on)
 
 
-@mutant(0)
+@mutant(seed=0)
 def pairs_repeat_without_version_2(patch):
     patch.setattr(resume, "TRANSACTIONS_V2", 0)
 
 
-@mutant(3)
+@mutant(seed=3)
 def an_id_is_not_new_with_every_claim(patch):
     patch.setattr(resume, "resumable_id", lambda name, fence: resumable_id(name, 0))

@@ -1,5 +1,6 @@
 """What must hold when everything is healed and every client has finished."""
 
+from bisect import bisect_left
 from collections import Counter
 from typing import Any
 
@@ -9,7 +10,7 @@ from dualwrite.broker.transactions.state import EXPIRABLE_STATES
 from dualwrite.wire.api_keys import ApiKey
 from tests.simulation.database import Database
 from tests.simulation.ledger import Ledger
-from tests.simulation.observer import Observer, committed, contents, fetch_request
+from tests.simulation.observer import Observer, Seen, committed, contents, fetch_request
 from tests.simulation.requests import offset_request
 from tests.simulation.world import PARTITIONS, Line, Violation, World
 
@@ -39,10 +40,13 @@ def check_end(world: World, ledger: Ledger, database: Database, observer: Observ
             if part.last_stable_offset != part.high_watermark:
                 raise Violation(f"{where} hangs at {part.last_stable_offset}/{part.high_watermark}")
             stretch = contents(part.records) if part.records else []
+            if [offset for offset, _ in stretch] != [*range(part.high_watermark)]:
+                raise Violation(f"{where} has holes below {part.high_watermark}")
             visible[where] = dict(committed(stretch, part.aborted_transactions))
     observer.take(read_all(world, 0), 0, {})
     observer.take(reply, 1, {})
     check_observed(observer, visible)
+    check_reads(observer)
     check_transactions(ledger, database, visible)
     check_offsets(world, ledger, visible)
     if not world.weather.offline:
@@ -63,14 +67,45 @@ def check_nothing_open(world: World) -> None:
 
 
 def check_observed(observer: Observer, visible: dict[Where, dict[int, bytes]]) -> None:
-    """What was seen during the run is what is there now: no aborted read, no skip, no loss."""
+    """What was committed during the run is there now: no aborted read, no loss."""
     for where in PARTITIONS:
         for offset, value in observer.committed[where].items():
             if visible[where].get(offset) != value:
                 raise Violation(f"{where} showed {value!r} at {offset}, which is not committed")
-        for offset, value in visible[where].items():
-            if observer.committed[where].get(offset) != value:
-                raise Violation(f"{where} never showed {value!r} at {offset}")
+
+
+def check_reads(observer: Observer) -> None:
+    """Every read has shown all that is in the stretch it went over, and nothing else.
+
+    What is in there is not taken from an answer's list of aborted transactions: the records and
+    markers that all reads together have seen say it. Nothing of these topics is ever deleted.
+    """
+    truth = {where: _by_isolation(observer.log[where]) for where in PARTITIONS}
+    for read in observer.reads:
+        offsets = truth[read.where][read.isolation]
+        first, last = (bisect_left(offsets, bound) for bound in (read.position, read.end))
+        there = offsets[first:last]
+        if there != read.shown:
+            raise Violation(
+                f"{read.where} from {read.position} to {read.end} at isolation {read.isolation}"
+                f" showed {read.shown}, there is {there}"
+            )
+
+
+def _by_isolation(log: dict[int, Seen]) -> tuple[list[int], list[int]]:
+    """The offsets of all records, and of those whose next marker commits them."""
+    everything: list[int] = []
+    decided: list[int] = []
+    open_ones: dict[int, list[int]] = {}
+    for offset, seen in sorted(log.items()):
+        if seen.commit is None:
+            everything.append(offset)
+            open_ones.setdefault(seen.producer_id, []).append(offset)
+            continue
+        ended = open_ones.pop(seen.producer_id, [])
+        if seen.commit:
+            decided += ended
+    return everything, sorted(decided)
 
 
 def check_transactions(
@@ -132,14 +167,20 @@ def committed_offset(world: World) -> int:
 
 
 def check_order(ledger: Ledger, visible: dict[Where, dict[int, bytes]]) -> None:
-    """Within a partition a transaction's records keep their order."""
+    """Within a partition an id's transactions, and the records of each, keep their order.
+
+    An id's transactions are begun one behind the other: whoever begins one has the newest pair, or
+    is fenced and writes nothing that becomes visible.
+    """
     for where, values in visible.items():
-        last: dict[str, int] = {}
+        last: dict[str, tuple[int, int]] = {}
         for _, value in sorted(values.items()):
-            name, _, number = value.decode().partition("/")
-            if name in last and int(number) <= last[name]:
-                raise Violation(f"{where} has {name} out of order")
-            last[name] = int(number)
+            intent = ledger.of_value(value)
+            place = (intent.number, int(value.decode().partition("/")[2]))
+            before = last.get(intent.transactional_id)
+            if before is not None and place <= before:
+                raise Violation(f"{where} has {value!r} behind {before}: out of order")
+            last[intent.transactional_id] = place
 
 
 def check_atomic(observer: Observer) -> None:

@@ -9,6 +9,7 @@ class Intent:
 
     name: str
     transactional_id: str
+    number: int  # among those of its id, in the order in which they began
     kind: str  # "dual": the database decides; "plain": its client's EndTxn does
     records: list[tuple[str, int, bytes]] = field(default_factory=list)
     commit_asked: bool = False
@@ -25,7 +26,7 @@ class Ledger:
 
     def begin(self, transactional_id: str, kind: str) -> Intent:
         number = self._count[transactional_id] = self._count.get(transactional_id, 0) + 1
-        intent = Intent(f"{transactional_id}#{number}", transactional_id, kind)
+        intent = Intent(f"{transactional_id}#{number}", transactional_id, number, kind)
         self.intents[intent.name] = intent
         return intent
 

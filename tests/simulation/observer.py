@@ -22,6 +22,16 @@ class Seen(NamedTuple):
     commit: bool | None  # of a marker
 
 
+class Read(NamedTuple):
+    """What one answer about one partition has shown: its records from `position` on, up to `end`."""
+
+    where: Where
+    isolation: int
+    position: int
+    end: int
+    shown: list[int]
+
+
 class Look(NamedTuple):
     """How far the partitions had got at one moment."""
 
@@ -93,6 +103,7 @@ class Observer:
         self._database = database
         self.log: dict[Where, dict[int, Seen]] = {where: {} for where in PARTITIONS}
         self.committed: dict[Where, dict[int, bytes]] = {where: {} for where in PARTITIONS}
+        self.reads: list[Read] = []
         self.looks: list[Look] = []
         self.positions: dict[int, dict[Where, int]] = {0: {}, 1: {}}
         self._offset = -1
@@ -110,12 +121,21 @@ class Observer:
                     self.take_offset(reply)
                 continue
             isolation = random.choice([0, 1, 1])
-            # Now and then everything again: an offset must always show the same bytes.
-            positions = {} if random.random() < 0.15 else dict(self.positions[isolation])
+            positions = self._positions(isolation)
             request = fetch_request(positions, isolation, random.choice([0, 0, 50, 400]))
             reply = yield Send(ApiKey.FETCH, 12, request, 1_000)
             if reply is not None:
                 self.take(reply, isolation, positions)
+
+    def _positions(self, isolation: int) -> dict[Where, int]:
+        """Where it has got to; now and then further back: an offset always shows the same bytes."""
+        kept = self.positions[isolation]
+        draw = self._world.random.random()
+        if draw < 0.15:
+            return {}
+        if draw < 0.3:
+            return {where: self._world.random.randint(0, end) for where, end in kept.items()}
+        return dict(kept)
 
     def take_offset(self, reply: Any) -> None:
         """A group that only moves forward is never seen going back."""
@@ -159,14 +179,22 @@ class Observer:
             known = self.log[where].setdefault(offset, seen)
             if known != seen:
                 raise Violation(f"{where} has {seen} at {offset}, it was {known}")
-        if stretch:
-            end = stretch[-1][0] + 1
-            kept = self.positions[isolation]
-            kept[where] = max(kept.get(where, 0), end)
+        if not stretch:
+            if position < limit:
+                raise Violation(f"{where} shows nothing from {position} to {limit}")
+            return
+        end = stretch[-1][0] + 1
+        kept = self.positions[isolation]
+        kept[where] = max(kept.get(where, 0), end)
         if isolation:
-            for offset, value in committed(stretch, part.aborted_transactions):
+            found = committed(stretch, part.aborted_transactions)
+            for offset, value in found:
                 if offset >= position:
                     self._take_committed(where, offset, value)
+        else:
+            found = [(offset, seen.value) for offset, seen in stretch if seen.value is not None]
+        shown = [offset for offset, _ in found if offset >= position]
+        self.reads.append(Read(where, isolation, position, end, shown))
 
     def _take_committed(self, where: Where, offset: int, value: bytes) -> None:
         if self.committed[where].setdefault(offset, value) != value:
