@@ -5,7 +5,9 @@
         consumer.run(lambda session, message: session.add(...), stop=event)
 
 No Kafka transaction is needed: the database's COMMIT decides about data and position at once. On
-assignment the consumer goes to the position in the database, whatever the group's offsets say.
+assignment the consumer goes to the position in the database, whatever the group's offsets say. If the
+records there are gone (retention, a topic made again), that is raised; with `auto.offset.reset` set to
+`earliest` the consumer goes on with the first record that is left.
 
 Between consumers stands a fence, as between writers. Every assignment bumps the fence of its
 partitions' rows, and a position is only written under the own fence: a consumer that was paused while
@@ -35,7 +37,11 @@ from sqlalchemy.orm import Session
 
 from dualwrite.adapters.sql.tables import BinaryText
 from dualwrite.errors import ConfigurationError, Fenced
-from dualwrite.recipes.consume_transform_produce import consumer_config, next_offsets
+from dualwrite.recipes.consume_transform_produce import (
+    consumer_config,
+    is_record,
+    next_offsets,
+)
 
 TABLE = "kafka_consumer_position"
 POLL_SECONDS = 0.5
@@ -126,7 +132,12 @@ class DatabaseConsumer:
             raise ConfigurationError("'group.id' is missing")
         self._engine = engine
         self._topics = list(topics)
-        self._config = consumer_config(config)
+        self._config = {"auto.offset.reset": "error", **consumer_config(config)}
+        if self._config["auto.offset.reset"] in ("latest", "largest", "end"):
+            raise ConfigurationError(
+                "'auto.offset.reset' must be 'error' or 'earliest': from the end on it would leave out"
+                " records that are there"
+            )
         self.positions = Positions(engine, config["group.id"], table)
         self._fences: dict[Place, int] = {}
         self._consumer: Consumer | None = None
@@ -157,7 +168,7 @@ class DatabaseConsumer:
         messages = [
             message
             for message in consumer.consume(batch_size, POLL_SECONDS)
-            if message.error() is None and (message.topic(), message.partition()) in self._fences
+            if is_record(message) and (message.topic(), message.partition()) in self._fences
         ]
         # Only after a poll does a consumer know what it owns: one that was fenced, or has failed,
         # claims again then, and what it had fetched before is read once more.

@@ -17,10 +17,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from dualwrite.dual_writer import DualWriter, Transaction
-from dualwrite.errors import InvalidTxnState, RetryableError
+from dualwrite.errors import InvalidTxnState, OutcomeUnknown, RetryableError
 
 Transform = Callable[[Transaction, Any], object]
 
@@ -42,12 +42,13 @@ def run(
 ) -> None:
     """Work until `stop` is set.
 
-    A batch that failed before its decision is read again. `OutcomeUnknown` is raised: close the
-    consumer and start anew, and the group's offsets wait for the transaction's end.
+    A batch that failed before its decision is read again. With `OutcomeUnknown` the consumer is closed,
+    because nobody knows yet where to go on: start anew, and the group's offsets wait for the
+    transaction's end.
     """
     while not stop.is_set():
         messages = [
-            message for message in consumer.consume(batch_size, POLL_SECONDS) if _is_record(message)
+            message for message in consumer.consume(batch_size, POLL_SECONDS) if is_record(message)
         ]
         if messages:
             _handle(consumer, writer, transform, messages)
@@ -64,6 +65,9 @@ def _handle(
             tx.send_offsets(next_offsets(messages), consumer.consumer_group_metadata())
     except RetryableError:
         rewind(consumer, messages)
+    except OutcomeUnknown:
+        consumer.close()
+        raise
     except BaseException:
         if not _is_committed(block):  # an interrupt may strike when all of it is done
             rewind(consumer, messages)
@@ -77,11 +81,22 @@ def _is_committed(block: Transaction) -> bool:
         return False
 
 
-def _is_record(message: Any) -> bool:
+LASTING = frozenset(
+    {
+        KafkaError._AUTO_OFFSET_RESET,  # with auto.offset.reset=error
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+    }
+)
+"""What librdkafka reports and goes on; no record would ever come."""
+
+
+def is_record(message: Any) -> bool:
+    """Whether it is one, and not word of something that passes; what does not pass is raised."""
     error = message.error()
     if error is None:
         return True
-    if error.fatal():
+    if error.fatal() or error.code() in LASTING:
         raise KafkaException(error)
     return False
 
