@@ -5,6 +5,9 @@ to a second producer. Whatever the broker did not answer is unknown: it may have
 at all.
 """
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, TopicPartition
@@ -14,6 +17,7 @@ from dualwrite import DualWriteError, PreparedTxnState, TwoPhaseProducer
 TOPIC = "scenario"
 PARTITIONS = 2
 ROUNDS = 4
+LAST_STEPS = 4
 # Long enough for a busy machine, short enough to notice a dead broker.
 PATIENCE = {"max.block.ms": 4000, "delivery.timeout.ms": 4000, "request.timeout.ms": 4000}
 
@@ -30,6 +34,20 @@ class Story:
     decided: bool = False
     """The prepared transaction was committed and that was acknowledged."""
     is_complete: bool = False
+    seen: list[str] = field(default_factory=list)
+    """What a read_committed reader has been given, noted after it was given."""
+
+    @property
+    def steps(self) -> int:
+        """How far the client has come: two for every round, and `LAST_STEPS`."""
+        ended = len(self.committed) + len(self.aborted)
+        prepared = bool(self.prepared_values) + (self.prepared is not None) + self.decided
+        return 2 * ended + len(self.unknown) + prepared + self.is_complete
+
+    @property
+    def must_be_seen(self) -> set[str]:
+        values = {value for committed in self.committed for value in committed}
+        return values | set(self.prepared_values if self.decided else ())
 
 
 def producer(bootstrap: str, transactional_id: str, *, two_phase: bool = False) -> TwoPhaseProducer:
@@ -44,14 +62,14 @@ def producer(bootstrap: str, transactional_id: str, *, two_phase: bool = False) 
     )
 
 
-def live(bootstrap: str, story: Story | None = None) -> Story:
+def live(bootstrap: str, story: Story | None = None, rounds: int = ROUNDS) -> Story:
     """Play the whole scenario, or as much of it as the broker survives.
 
     Who wants to watch gives the story that is to be written.
     """
     story = story or Story()
     try:
-        _ordinary(story, bootstrap)
+        _ordinary(story, bootstrap, rounds)
         _prepared(story, bootstrap)
         story.is_complete = True
     except DualWriteError:
@@ -59,11 +77,11 @@ def live(bootstrap: str, story: Story | None = None) -> Story:
     return story
 
 
-def _ordinary(story: Story, bootstrap: str) -> None:
+def _ordinary(story: Story, bootstrap: str, rounds: int) -> None:
     writer = producer(bootstrap, "ordinary")
     try:
         writer.init_transactions()
-        for number in range(ROUNDS):
+        for number in range(rounds):
             values = [f"{number}-{partition}" for partition in range(PARTITIONS)]
             story.unknown.append(values)
             writer.begin_transaction()
@@ -104,17 +122,36 @@ def _prepared(story: Story, bootstrap: str) -> None:
         second.close()
 
 
+@contextmanager
+def watching(bootstrap: str, story: Story) -> Iterator[threading.Thread]:
+    """A read_committed reader beside the client; ends by itself when it has seen a complete story."""
+    over = threading.Event()
+    reader = threading.Thread(target=_watch, args=(bootstrap, story, over))
+    reader.start()
+    try:
+        yield reader
+    finally:
+        over.set()
+        reader.join()
+
+
+def _watch(bootstrap: str, story: Story, over: threading.Event) -> None:
+    consumer = _reader(bootstrap)
+    try:
+        consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
+        while not (story.is_complete and story.must_be_seen <= set(story.seen)):
+            if over.is_set():
+                return
+            message = consumer.poll(0.1)
+            if message is not None and not message.error():
+                story.seen.append(message.value().decode())
+    finally:
+        consumer.close()
+
+
 def read(bootstrap: str) -> list[str]:
     """Every value that a read_committed reader sees, partition after partition."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "verifier",
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,  # the end is told by an empty answer
-        }
-    )
+    consumer = _reader(bootstrap)
     values = []
     try:
         if TOPIC not in consumer.list_topics(timeout=10).topics:
@@ -126,6 +163,19 @@ def read(bootstrap: str) -> list[str]:
     finally:
         consumer.close()
     return values
+
+
+def _reader(bootstrap: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "verifier",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,  # the end is told by an empty answer
+            "log_level": 0,
+        }
+    )
 
 
 def verify(story: Story, bootstrap: str) -> None:
@@ -150,6 +200,7 @@ def verify(story: Story, bootstrap: str) -> None:
     values = read(bootstrap)
     assert len(values) == len(set(values)), f"twice: {sorted(values)}"
     seen = set(values)
+    assert set(story.seen) <= seen, f"seen and gone: {set(story.seen) - seen}"
     for committed in story.committed:
         assert set(committed) <= seen, f"lost: {committed}, seen {sorted(seen)}"
     for aborted in story.aborted:
