@@ -5,11 +5,14 @@ idle.
 """
 
 import os
+import re
 from collections import defaultdict
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+DONE = re.compile(r"^seed \d+[,:].*", re.MULTILINE)
+"""How a random test says in one line what it did: `seed 7, 60 s: 20 kills, ...`."""
 WORKERS_MAX = 4
 PROCESSES = max(2 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1)
 """How many a test may keep busy that has much to compute."""
@@ -52,14 +55,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Where the time of a whole run goes: seconds by folder, added up over the workers."""
+    """What a whole run did: what random tests drew and found, and where its time went."""
     if terminalreporter.config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
         return
     seconds: defaultdict[str, float] = defaultdict(float)
-    for reports in terminalreporter.stats.values():
+    done: list[tuple[str, str]] = []
+    for outcome, reports in terminalreporter.stats.items():
         for report in reports:
-            if isinstance(report, pytest.TestReport):
-                seconds["/".join(report.nodeid.split("/")[:2]).split("::")[0]] += report.duration
+            if not isinstance(report, pytest.TestReport):
+                continue
+            seconds["/".join(report.nodeid.split("/")[:2]).split("::")[0]] += report.duration
+            if outcome == "passed":  # what failed is shown whole
+                done += [(report.nodeid, line) for line in DONE.findall(report.capstdout)]
+    terminalreporter.section("what was drawn and done")
+    for name, line in sorted(done):
+        terminalreporter.write_line(f"{name}\n    {line}")
     terminalreporter.section("seconds by folder, added up over the workers")
     for folder, total in sorted(seconds.items(), key=lambda item: -item[1]):
         terminalreporter.write_line(f"{total:7.0f}  {folder}")
