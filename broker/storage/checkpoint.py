@@ -1,7 +1,8 @@
 """The checkpoint: what all logs looked like at one place of the journal.
 
     magic 8 bytes, crc u32, size u64, then the body:
-    secret 16 bytes, place in the journal, the two clocks, count of logs,
+    secret 16 bytes, place in the journal, the two clocks, count of logs, running time of the last jump
+    of the wall clock i64 (-1: none; not there with the former magic),
     { size u32, log }*, the caller's snapshot
 
 Recovery cuts every segment to the length that is recorded here and replays the journal from that place
@@ -28,11 +29,14 @@ from dualwrite.broker.storage.journal_format import Tip
 
 CHECKPOINT: Final = "checkpoint"
 _NEW: Final = "checkpoint.new"
-_MAGIC: Final = b"dwcheck2"
+_MAGIC: Final = b"dwcheck3"
+_FORMER_MAGIC: Final = b"dwcheck2"
 _FRONT = struct.Struct(">8sIQ")
 _BODY = struct.Struct(">16s16sQQQQIqqI")
 _LOG = struct.Struct(">16siqqqIIII")
 _SIZE = struct.Struct(">I")
+_JUMP = struct.Struct(">q")
+_NO_JUMP: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +97,8 @@ class Checkpoint:
     secret: bytes
     tip: Tip
     now: Now
+    # When the wall clock last jumped, in running time, as long as it is not believed again.
+    distrusted_at: int | None = None
     logs: tuple[bytes, ...]
     meta: bytes
 
@@ -109,7 +115,8 @@ class Checkpoint:
                 tip.chain,
                 *self.now,
                 len(self.logs),
-            )
+            ),
+            _JUMP.pack(_NO_JUMP if self.distrusted_at is None else self.distrusted_at),
         ]
         for log in self.logs:
             parts += (_SIZE.pack(len(log)), log)
@@ -124,7 +131,7 @@ class Checkpoint:
             magic, checksum, size = _FRONT.unpack_from(data)
         except struct.error as error:
             raise CorruptCheckpoint(f"{CHECKPOINT} is cut at byte {len(data)}") from error
-        if magic != _MAGIC:
+        if magic not in (_MAGIC, _FORMER_MAGIC):
             raise CorruptCheckpoint(f"{CHECKPOINT} is damaged, or another version wrote it")
         body = data[_FRONT.size :]
         if size != len(body) or crc32c(body) != checksum:
@@ -133,6 +140,10 @@ class Checkpoint:
             _BODY.unpack_from(body)
         )
         at = _BODY.size
+        distrusted_at = _NO_JUMP
+        if magic == _MAGIC:
+            (distrusted_at,) = _JUMP.unpack_from(body, at)
+            at += _JUMP.size
         logs = []
         for _ in range(count):
             (size,) = _SIZE.unpack_from(body, at)
@@ -143,6 +154,7 @@ class Checkpoint:
             secret=secret,
             tip=Tip(slot.rstrip(b"\0").decode(), epoch, offset, number, position, chain),
             now=Now(wall, steady),
+            distrusted_at=None if distrusted_at == _NO_JUMP else distrusted_at,
             logs=tuple(logs),
             meta=body[at:],
         )

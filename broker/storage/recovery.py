@@ -17,6 +17,7 @@ from dualwrite.broker.storage.journal import Journal
 from dualwrite.broker.storage.journal_format import JOURNAL_DIR, Tip
 from dualwrite.broker.storage.journal_reader import JournalReader
 from dualwrite.broker.storage.log import LOGS_DIR, Log, directory_of
+from dualwrite.broker.storage.retention import ClockGuard
 from dualwrite.broker.storage.segment import DamagedSegment, Segment
 from dualwrite.broker.storage.settings import StorageSettings
 from dualwrite.broker.storage.storage import Storage
@@ -62,7 +63,10 @@ def _recover(
         replay_meta(checkpoint.meta)
     reader = JournalReader(disk, checkpoint.secret, checkpoint.tip)
     journal = Journal(disk, settings, checkpoint.secret, reader.tip, [], 0)
-    storage = Storage(disk, settings, files, checkpoint.secret, logs, journal, checkpoint.now)
+    clock = ClockGuard(checkpoint.now, checkpoint.distrusted_at)
+    storage = Storage(
+        disk, settings, files, checkpoint.secret, logs, journal, checkpoint.now, clock
+    )
 
     def apply(position: int, payload: memoryview) -> None:
         now, items = decode_entry(payload)

@@ -22,25 +22,32 @@ class ClockGuard:
     """Compares the wall clock with the running time.
 
     `last` is the last instant known from before a restart. A stop of more than a day looks like a
-    jump too; then deletion by age begins a day of running time later.
+    jump too; then deletion by age begins a day of running time later. `distrusted_at` is the running
+    time at the last jump, which no restart may forget: none if the clock may be believed.
     """
 
-    def __init__(self, last: Now) -> None:
+    def __init__(self, last: Now, distrusted_at: int | None = None) -> None:
         self._last = last
-        self._distrusted_at: int | None = None
+        self.distrusted_at = distrusted_at
 
-    def trusts(self, now: Now) -> bool:
+    def see(self, now: Now) -> None:
+        """Look for a jump since the last instant."""
+        if now.steady_ms < self._last.steady_ms:
+            return  # it was seen by way of a later one
         last, self._last = self._last, now
         passed = now.steady_ms - last.steady_ms
         drift = now.wall_ms - last.wall_ms - passed
         if last.wall_ms > 0 and not -JUMP_BACK_MS <= drift <= JUMP_FORWARD_MS:
             logger.warning("wall clock jumped ms=%d: nothing is deleted by age for now", drift)
-            self._distrusted_at = now.steady_ms
-        if self._distrusted_at is None:
+            self.distrusted_at = now.steady_ms
+
+    def trusts(self, now: Now) -> bool:
+        self.see(now)
+        if self.distrusted_at is None:
             return True
-        if now.steady_ms - self._distrusted_at < TRUST_AFTER_MS:
+        if now.steady_ms - self.distrusted_at < TRUST_AFTER_MS:
             return False
-        self._distrusted_at = None
+        self.distrusted_at = None
         return True
 
 

@@ -69,6 +69,7 @@ class Storage:
         logs: dict[PartitionKey, Log],
         journal: Journal,
         now: Now,
+        clock: ClockGuard,
     ) -> None:
         self.logs = logs
         self.position = journal.tip.position
@@ -89,7 +90,7 @@ class Storage:
         self._checkpointed_bytes = journal.bytes_written
         self._checkpointed_ms = now.steady_ms
         self._checkpointed_position = self.position
-        self._clock_guard = ClockGuard(now)
+        self._clock_guard = clock
         self._cleaner = Cleaner(self, files, settings.index_interval_bytes, settings.cleaner_keys)
 
     @classmethod
@@ -295,6 +296,7 @@ class Storage:
             else:
                 self._apply(item)
         self._now = now
+        self._clock_guard.see(now)
         self.position = self.durable = position
 
     def use_journal(self, journal: Journal, steady_ms: int) -> None:
@@ -303,7 +305,6 @@ class Storage:
         self._checkpointed_bytes = journal.bytes_written
         self._now = Now(self._now.wall_ms, max(self._now.steady_ms, steady_ms))
         self._checkpointed_ms = self._now.steady_ms
-        self._clock_guard = ClockGuard(self._now)
 
     def new_log(self, key: PartitionKey) -> Log:
         return Log(key, self.files, self._settings.log, self._settings.index_interval_bytes)
@@ -373,10 +374,12 @@ class Storage:
         if self._tails:
             raise DiskFull("no room for the segments")
         tip = self._journal.tip
+        self._clock_guard.see(self._now)
         captured = checkpoints.Checkpoint(
             secret=self._secret,
             tip=tip,
             now=self._now,
+            distrusted_at=self._clock_guard.distrusted_at,
             logs=tuple(log.checkpointed or self._encode(log) for log in self.logs.values()),
             meta=meta_snapshot(),
         )

@@ -1,6 +1,7 @@
 """What retention may delete, and what it must leave."""
 
 import pytest
+from crc32c import crc32c
 
 from dualwrite.broker.clock import Now
 from dualwrite.broker.storage import (
@@ -13,6 +14,7 @@ from dualwrite.broker.storage import (
     OffsetOutOfRange,
     Storage,
     StorageSettings,
+    checkpoint,
 )
 from dualwrite.broker.storage.entry import Roll
 from dualwrite.broker.storage.retention import TRUST_AFTER_MS, ClockGuard
@@ -188,6 +190,52 @@ def test_a_jump_while_the_broker_was_down_counts_too():
     disk.crash()
     storage = open_storage(disk, retention_ms=HOUR)
     assert storage.run_retention(Now(now.wall_ms + 400 * DAY, storage.steady_ms + 100)) == 0
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+@pytest.mark.parametrize("is_checkpointed", [True, False])
+def test_a_restart_does_not_make_a_jump_believed(is_noticed, is_checkpointed):
+    disk = MemoryDisk()
+    storage = open_storage(disk, retention_ms=HOUR)
+    now = fill(storage, START, segments=1)
+    jumped = Now(now.wall_ms + 3650 * DAY, now.steady_ms + 1_000)
+    if is_noticed:
+        assert storage.run_retention(jumped) == 0
+    storage.add([Append(KEY, batch(now))], jumped)
+    storage.flush()
+    if is_checkpointed:
+        storage.checkpoint(b"")
+    disk.crash()
+
+    for hours in (0, 1):  # and not after a second restart
+        storage = open_storage(disk, retention_ms=HOUR)
+        assert storage.run_retention(later(jumped, hours * HOUR + 100)) == 0
+        storage.checkpoint(b"")
+        disk.crash()
+    assert storage.logs[KEY].log_start == 0
+
+    # However often it is restarted, a day is enough.
+    storage = open_storage(disk, retention_ms=HOUR)
+    assert storage.run_retention(later(jumped, TRUST_AFTER_MS)) > 0
+
+
+def test_a_checkpoint_of_the_former_format_knows_of_no_jump():
+    """Data directories from before jumps were kept can be opened."""
+    disk = MemoryDisk()
+    storage = open_storage(disk)
+    fill(storage, START)
+    storage.checkpoint(b"meta")
+    file = disk.open(checkpoint.CHECKPOINT)
+    front, head = checkpoint._FRONT, checkpoint._BODY.size
+    body = file.pread(file.size(), 0)[front.size :]
+    former = body[:head] + body[head + checkpoint._JUMP.size :]
+
+    read = checkpoint.Checkpoint.decode(
+        front.pack(b"dwcheck2", crc32c(former), len(former)) + former
+    )
+
+    assert read.distrusted_at is None
+    assert read == checkpoint.load(disk)
 
 
 def test_deleted_logs_leave_no_files():
