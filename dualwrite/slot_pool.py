@@ -28,6 +28,8 @@ class Slot:
     """False for a slot taken over from a dead instance: it is recovered and released."""
     is_claimed: bool = True
     """The claim is fresh: recovery may start from it."""
+    leaves_resume_mode: bool = False
+    """Resume mode's recovery has begun here and is not through, although the mode is another one."""
     is_ready: bool = False
     is_lost: bool = False
     """A newer claim was seen: the slot is somebody else's."""

@@ -96,6 +96,8 @@ class Upkeep:
         self._has_lease = False
         self._resumed: set[str] = set()
         """Slots that resume mode has left with something open, though this mode is another one."""
+        self._has_looked = False
+        """Whether `_resumed` was asked for behind the last claim."""
 
     def open(self) -> Steps[None]:
         """Lease, recover and sweep; afterwards the pool is full and nothing of the dead is open."""
@@ -115,8 +117,7 @@ class Upkeep:
             self._around.store.claim, transactional_id, owner=self._around.owner_name
         )
         slot = Slot(transactional_id, claim, is_kept=False)
-        self.pool.add(slot)
-        yield from self._look_for_resume_mode()
+        self._hold(slot)
         yield from self._recover_or_fall_back(slot)
         self._around.raise_heuristic_aborts()
 
@@ -210,26 +211,44 @@ class Upkeep:
         if not slot.is_lost:
             yield from call(self._around.store.release, slot.transactional_id, slot.fence)
 
+    def _hold(self, slot: Slot) -> None:
+        """Take a claimed slot into the pool. What was seen before may be older than its claim."""
+        self.pool.add(slot)
+        self._has_looked = False
+
     def _look_for_resume_mode(self) -> Steps[None]:
         """See what resume mode has left open; asked behind claims, for peers may still be in it."""
-        if self.mode.name == Resume.name:
+        if self._has_looked:
             return
         resume = Resume(self._around)
         pattern = re.escape(self._settings.app) + resume.id_pattern
         left = yield from call(self._around.kafka.open_ids, pattern)
         self._resumed |= {resume.slot_of(kafka_id) for kafka_id in left}
+        self._has_looked = True
 
     def _leave_resume_mode(self, slot: Slot) -> Steps[None]:
-        """Recover in resume mode first what was last used in it: its transactions have other ids."""
-        if self.mode.name == Resume.name or not slot.is_claimed:
+        """Recover in resume mode first what was last used in it: its transactions have other ids.
+
+        Once begun this goes on until it is through, in later rounds too: whatever it has not yet sent
+        again or ended, no other mode would look for.
+        """
+        if self.mode.name == Resume.name:
             return
-        name, state = slot.transactional_id, slot.claim.state
-        is_used = name in self._resumed
-        if not is_used and state.has_transaction:
-            is_used = bool((yield from call(self._around.store.kept_messages, name, state)))
-        if is_used:
-            self._resumed.discard(name)
+        if slot.is_claimed and not slot.leaves_resume_mode:
+            slot.leaves_resume_mode = yield from self._was_in_resume_mode(slot)
+        if slot.leaves_resume_mode:
             yield from Resume(self._around).recover(slot)
+            self._resumed.discard(slot.transactional_id)
+            slot.leaves_resume_mode = False
+
+    def _was_in_resume_mode(self, slot: Slot) -> Steps[bool]:
+        yield from self._look_for_resume_mode()
+        name, state = slot.transactional_id, slot.claim.state
+        if name in self._resumed:
+            return True
+        if not state.has_transaction:
+            return False
+        return bool((yield from call(self._around.store.kept_messages, name, state)))
 
     def _choose_mode(self) -> Steps[None]:
         if self._settings.mode == "resume":
@@ -264,9 +283,7 @@ class Upkeep:
             held=self.pool.held,
         )
         for each in leased:
-            self.pool.add(Slot(each.transactional_id, each.claim))
-        if leased:
-            yield from self._look_for_resume_mode()
+            self._hold(Slot(each.transactional_id, each.claim))
 
     def _take_over(self, *, passing: Iterable[str] = ()) -> Steps[None]:
         taken = yield from call(
@@ -278,9 +295,7 @@ class Upkeep:
         )
         for each in taken:
             self._around.tell(logging.INFO, "taken_over", each.transactional_id, each.claim.state)
-            self.pool.add(Slot(each.transactional_id, each.claim, is_kept=False))
-        if taken:
-            yield from self._look_for_resume_mode()
+            self._hold(Slot(each.transactional_id, each.claim, is_kept=False))
 
     def _take_over_from_the_dead(self) -> Steps[None]:
         """Take over what has an owner that is dead; what was released is finished already."""
@@ -329,5 +344,5 @@ class Upkeep:
                 continue
             self._around.tell(logging.WARNING, "id_without_owner", name, PreparedTxnState.NONE)
             slot = Slot(name, claim, is_kept=False)
-            self.pool.add(slot)
+            self._hold(slot)
             yield from self.try_recover(slot)
