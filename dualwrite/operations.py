@@ -36,7 +36,19 @@ def look(
     if row is not None:
         resumed = _describe(admin, resumable_id(row.transactional_id, row.state_fence))
         described = _of_either_mode(described, resumed)
-    return explain(row, described, Owner.of_this_process().is_gone), described
+    found = explain(row, described, Owner.of_this_process().is_gone)
+    reasons = (*_in_doubt(store, slot_of(store, transactional_id)), *found.reasons)
+    return Explanation(found.advice, reasons), described
+
+
+def _in_doubt(store: Store, slot: str) -> list[str]:
+    """Decided transactions of resume mode that Kafka may lack, and whose copy is still there."""
+    return [
+        f"in doubt: {entry.state} of {entry.transactional_id}, whose messages are kept under that id"
+        for entry in store.heuristics()
+        if entry.transactional_id.rpartition(".")[0] == slot
+        and store.kept_messages(entry.transactional_id, entry.state)
+    ]
 
 
 def look_at_all(rows: Sequence[StoreRow], admin: TransactionAdmin) -> dict[str, Explanation]:

@@ -7,7 +7,10 @@ it, so every claim brings a new id, `<app>-<slot>.<fence>`, that nobody has used
 The limit: such a broker aborts what is open for longer than `transaction.timeout.ms`. So the
 messages are kept in the store, in the same local transaction, until the Kafka commit is
 acknowledged. When the coordinator shows that the pair was timed out, they are sent again under a
-new transaction. Any other doubt is an alarm: sending again could duplicate.
+new transaction. Any other doubt is an alarm: sending again could duplicate. The copy is then put
+aside under the doubted transaction's own id, `<app>-<slot>.<fence>`, which no later transaction has.
+There a person finds it (`store.kept_messages(id, state)`, `kept_messages.decode`), and takes it away
+when it is dealt with (`store.forget_messages(id, state)`).
 """
 
 import logging
@@ -22,6 +25,7 @@ from dualwrite.prepared import PreparedTxnState
 from dualwrite.slot_ids import resumable_id
 from dualwrite.slot_pool import Slot
 from dualwrite.steps import Steps, call
+from dualwrite.store import Heuristic
 from dualwrite.surroundings import Surroundings
 from dualwrite.transaction import ConsumedOffsets, Unit
 from dualwrite.two_phase import bind_cluster, claim_again, recall, replace_producer, send
@@ -59,12 +63,6 @@ class Resume:
 
     def remember(self, unit: Unit) -> Steps[None]:
         store, slot, handle = self._around.store, unit.slot, unit.local.handle
-        elapsed = time.monotonic() - unit.opened_at
-        if elapsed > self._around.resume_timeout / 2:
-            raise RetryableError(
-                f"the Kafka transaction is {elapsed:.0f} s old: too little of"
-                f" transaction.timeout.ms ({self._around.resume_timeout:.0f} s) is left to decide it"
-            )
         kept = encode_all(unit.buffer.entries)
         name = slot.transactional_id
         # The state first: who is overtaken must not wait for the rows of its successor's messages, nor
@@ -73,8 +71,17 @@ class Resume:
         yield from call(store.keep_messages, handle, name, unit.state, kept)
 
     def prepare(self, unit: Unit) -> Steps[None]:
-        """Everything was acknowledged before the pair was remembered."""
+        """Everything was acknowledged before the pair was remembered; see that enough time is left.
+
+        Nothing but COMMIT comes after this: the last statements may have waited for locks.
+        """
         yield from ()
+        elapsed = time.monotonic() - unit.opened_at
+        if elapsed > self._around.resume_timeout / 2:
+            raise RetryableError(
+                f"the Kafka transaction is {elapsed:.0f} s old: too little of"
+                f" transaction.timeout.ms ({self._around.resume_timeout:.0f} s) is left to decide it"
+            )
 
     def start_commit(self, slot: Slot) -> Steps[None]:
         assert slot.producer is not None
@@ -100,7 +107,7 @@ class Resume:
         around.at("claimed")
         yield from bind_cluster(around, slot)
         state = slot.claim.state
-        kept, is_lost = yield from self._end_decided(slot, state)
+        found, kept = yield from self._end_decided(slot, state)
         yield from self._end_two_phase(slot)
         yield from self._abort_open(slot)
         producer = yield from replace_producer(
@@ -110,20 +117,22 @@ class Resume:
         yield from call(producer.init_transactions, keep_prepared_txn=False)
         around.at("initialised")
         yield from recall(around, slot)
-        if is_lost:
+        if found is Fate.ABORTED:
             yield from self._send_again(slot, kept)
+        elif found is Fate.DOUBT:
+            yield from self._put_aside(slot, kept)
         elif kept:
             yield from call(around.store.forget_messages, slot.transactional_id, state)
         slot.is_ready = True
         slot.is_claimed = False
 
-    def _end_decided(self, slot: Slot, state: PreparedTxnState) -> Steps[tuple[list[bytes], bool]]:
+    def _end_decided(self, slot: Slot, state: PreparedTxnState) -> Steps[tuple[Fate, list[bytes]]]:
         """Commit the remembered transaction if it is open.
 
-        Gives the copy, if it is still there, and whether it must be sent again.
+        Gives what became of it, never `OPEN`, and its copy if that is still there.
         """
         if not state.has_transaction:
-            return [], False
+            return Fate.COMMITTED, []
         around = self._around
         kafka_id = resumable_id(slot.transactional_id, slot.claim.state_fence)
         found, kept = yield from self._look_at_decided(slot, kafka_id, state)
@@ -137,9 +146,8 @@ class Resume:
                     raise
             else:
                 around.recovered(kafka_id, state, committed=True)
-        if found is Fate.DOUBT:
-            around.alarm("decided_but_not_proven", kafka_id, state)
-        return kept, found is Fate.ABORTED
+                return Fate.COMMITTED, kept
+        return found, kept
 
     def _look_at_decided(
         self, slot: Slot, kafka_id: str, state: PreparedTxnState
@@ -205,11 +213,50 @@ class Resume:
         try:
             unit.state = yield from self.send(unit)
             yield from slot.under_fence(self.remember(unit))
+            yield from self.prepare(unit)
             yield from call(local.commit)
         except BaseException:
             yield from call(local.rollback)
             raise
         yield from self.commit(slot, unit.state)
+
+    def _put_aside(self, slot: Slot, kept: list[bytes]) -> Steps[None]:
+        """Leave the copy to a person, where no later transaction of the slot replaces it.
+
+        It is written down first, so that a crash leaves no copy that nobody knows of. The alarm comes
+        last and once: afterwards the slot has no copy any more.
+        """
+        around, name, state = self._around, slot.transactional_id, slot.claim.state
+        kafka_id = resumable_id(name, slot.claim.state_fence)
+        yield from self._write_down(kafka_id, state, len(kept))
+        store = around.store
+        local = yield from call(store.begin)
+        try:
+            # Remembered once more for the fence, and as what makes COMMIT durable in every store.
+            yield from slot.under_fence(call(store.remember, local.handle, name, state, slot.fence))
+            yield from call(store.keep_messages, local.handle, kafka_id, state, kept)
+            yield from call(store.keep_messages, local.handle, name, state, [])
+            yield from call(local.commit)
+        except BaseException:
+            yield from call(local.rollback)
+            raise
+        around.alarm("decided_but_not_proven", kafka_id, state)
+
+    def _write_down(self, kafka_id: str, state: PreparedTxnState, count: int) -> Steps[None]:
+        around = self._around
+        known = yield from call(around.store.heuristics, kafka_id)
+        if any(entry.state == state for entry in known):
+            return
+        messages = "1 message" if count == 1 else f"{count} messages"
+        entry = Heuristic(
+            transactional_id=kafka_id,
+            state=state,
+            action="abort",
+            reason=f"not proven: nobody can tell whether Kafka has committed it; {messages} kept"
+            f" under {kafka_id}, to be sent by hand",
+            recorded_by=around.owner_name,
+        )
+        yield from call(around.store.record_heuristic, entry)
 
     def _next_pair(self, slot: Slot) -> Steps[None]:
         """Make sure that the next transaction has a pair of its own (KIP-890 does it by itself)."""

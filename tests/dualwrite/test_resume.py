@@ -13,7 +13,8 @@ from dualwrite import ConfigurationError, RetryableError, TransactionAdmin, TwoP
 from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import Broker
 from dualwrite.failures import UnsupportedByBroker
-from dualwrite.kept_messages import encode
+from dualwrite.kept_messages import decode, encode
+from dualwrite.operations import look
 from dualwrite.store import StoreUnavailable
 from dualwrite.transaction import Message
 from dualwrite.two_phase import close_producer
@@ -93,6 +94,24 @@ class CrashedInResume:
         with TransactionAdmin({"bootstrap.servers": self.world.bootstrap}) as admin:
             found = admin.describe_transactions([self.kafka_id])[self.kafka_id]
         return found.state == "Ongoing"
+
+
+@pytest.fixture
+def either_world(broker, database_url):
+    made = World(broker.bootstrap_servers, database_url)
+    yield made
+    made.close()
+
+
+def in_doubt(world):
+    """A decided transaction of which nothing proves what became of it: somebody took its id over."""
+    crashed = CrashedInResume(world).produce(1).decide().die()
+    foreign = TwoPhaseProducer(
+        {"bootstrap.servers": world.bootstrap, "transactional.id": crashed.kafka_id}
+    )
+    foreign.init_transactions()
+    foreign.close()
+    return crashed
 
 
 def resuming(world, **options):
@@ -270,18 +289,65 @@ def test_recoverer_that_was_overtaken_ends_nothing_of_its_successor(world):
 
 
 def test_doubt_is_an_alarm_and_never_a_resend(world, caplog):
-    """Somebody took the id over: nothing proves what became of the transaction."""
-    crashed = CrashedInResume(world).produce(1).decide().die()
-    foreign = TwoPhaseProducer(
-        {"bootstrap.servers": world.bootstrap, "transactional.id": crashed.kafka_id}
-    )
-    foreign.init_transactions()
-    foreign.close()
+    in_doubt(world)
 
     with caplog.at_level(logging.ERROR), resuming(world):
         assert world.records() == []
 
     assert "event=decided_but_not_proven" in caplog.text
+
+
+def alarms(caplog):
+    return [r for r in caplog.records if getattr(r, "event", "") == "decided_but_not_proven"]
+
+
+def test_messages_in_doubt_are_left_to_a_person_and_the_slot_goes_on(either_world, caplog):
+    """The alarm comes once; the only copy of the messages outlives every later transaction."""
+    world = either_world
+    crashed = in_doubt(world)
+    for number in (2, 3):
+        with resuming(world) as dw, dw.transaction() as tx:
+            world.order(tx, number)
+
+    assert world.rows() == [1, 2, 3]
+    assert world.records() == [2, 3]
+    assert len(alarms(caplog)) == 1
+    (known,) = world.store.heuristics(crashed.kafka_id)
+    assert known.state == crashed.state
+    assert f"1 message kept under {crashed.kafka_id}" in known.reason
+    (copy,) = world.store.kept_messages(crashed.kafka_id, crashed.state)
+    assert (decode(copy).topic, decode(copy).key) == (world.topic, b"1")
+
+    def reasons():
+        with TransactionAdmin({"bootstrap.servers": world.bootstrap}) as admin:
+            return " ".join(look(world.store, admin, crashed.slot)[0].reasons)
+
+    told = f"in doubt: {crashed.state} of {crashed.kafka_id}"
+    assert told in reasons()
+    world.store.forget_messages(crashed.kafka_id, crashed.state)  # a person has seen to it
+    assert told not in reasons()
+
+
+def test_recovery_that_dies_while_it_puts_a_copy_aside_loses_nothing(either_world, caplog):
+    world, dying = either_world, [True]
+
+    class DyingStore(SqlStore):
+        def keep_messages(self, handle, transactional_id, state, messages):
+            super().keep_messages(handle, transactional_id, state, messages)
+            if dying and not messages:
+                dying.pop()
+                raise StoreUnavailable("its host is gone")
+
+    crashed = in_doubt(world)
+    store = DyingStore(world.engine, table=world.state_table)
+    with pytest.raises(StoreUnavailable):
+        resuming(world, store=store).open()
+    assert world.store.kept_messages(crashed.kafka_id, crashed.state) == []
+    for _ in range(2):
+        with resuming(world, store=store):
+            assert len(world.store.kept_messages(crashed.kafka_id, crashed.state)) == 1
+    assert len(world.store.heuristics(crashed.kafka_id)) == 1
+    assert len(alarms(caplog)) == 1
 
 
 def test_owner_that_goes_on_while_its_slot_is_recovered_is_not_taken_for_one_that_timed_out(world):
@@ -307,15 +373,25 @@ def test_owner_that_goes_on_while_its_slot_is_recovered_is_not_taken_for_one_tha
     world.assert_agree([1, 3])
 
 
-@pytest.mark.parametrize("late_seconds", [20, 31])
-def test_too_little_time_before_commit_undoes_both(world, monkeypatch, late_seconds):
-    """Half of the minute that the broker gives a transaction must be left when it is decided."""
-    late = [0]
-    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + late[0])
+@pytest.fixture
+def late(monkeypatch):
+    """By how many seconds resume mode's clock is ahead."""
+    ahead = [0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead[0])
     monkeypatch.setattr("dualwrite.resume.time", clock)
+    return ahead
+
+
+@pytest.mark.parametrize("late_seconds", [20, 31])
+@pytest.mark.parametrize("step", ["prepared", "remembered"])
+def test_too_little_time_before_commit_undoes_both(world, late, step, late_seconds):
+    """Half of the minute that the broker gives a transaction must be left when it is decided.
+
+    The last statements count too: they may wait for a lock, or write many messages.
+    """
 
     def on_step(name):
-        if name == "prepared":
+        if name == step:
             late[0] = late_seconds
 
     is_too_late = late_seconds > 30
@@ -326,6 +402,22 @@ def test_too_little_time_before_commit_undoes_both(world, monkeypatch, late_seco
 
     assert world.rows() == ([] if is_too_late else [1])
     assert len(read_committed(world.bootstrap, world.topic)) == (0 if is_too_late else 1)
+
+
+def test_too_little_time_before_a_resend_is_decided_undoes_it(world, late):
+    class SlowStore(SqlStore):
+        def keep_messages(self, *arguments):
+            super().keep_messages(*arguments)
+            late[0] += 451
+
+    crashed = CrashedInResume(world, timeout_ms=200).produce(1).decide().die()
+    wait_until(lambda: not crashed.is_open())
+    with pytest.raises(RetryableError, match="too little"):
+        resuming(world, store=SlowStore(world.engine, table=world.state_table)).open()
+    assert world.store.row(crashed.slot).state == crashed.state
+    assert world.records() == []
+    with resuming(world):
+        world.assert_agree([1])
 
 
 def test_consumed_offsets_are_refused(world):
