@@ -141,7 +141,8 @@ def work(job, case, point, folder):
         if name == STEPS.get(point) and (is_writing or point in ("C1", "R1", "R2", "R3")):
             reach()
 
-    is_writing = []
+    # A recoverer writes, too, if it sends something again.
+    is_writing = [] if job["writes"] else [True]
     disk = WatchedDisk(case.kind, point, folder) if (case.kind, point) in CALLS else None
     if point == "C0":
         reach()
