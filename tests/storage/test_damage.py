@@ -1,6 +1,8 @@
 """Flipped bits and cut files: detected or harmless, and never a wrong byte served."""
 
+from collections import Counter
 from copy import deepcopy
+from dataclasses import replace
 from itertools import combinations
 from random import Random
 
@@ -18,7 +20,7 @@ from dualwrite.broker.storage import (
 )
 from dualwrite.broker.storage.journal_format import HEADER_SIZE
 from dualwrite.wire.records import batches
-from tests.storage.workload import SMALL, Listener, Workload, committed_of, say, state_of
+from tests.storage.workload import SMALL, Listener, Workload, committed_of, markers, say, state_of
 
 
 class Recording:
@@ -42,20 +44,24 @@ class Recording:
         if ends_with_checkpoint:
             self.before_last = self.position
         self.states = work.states
+        self.now = work.now
         self.committed = {key: committed_of(log) for key, log in work.storage.logs.items()}
         self.disk.kill()
-        self.files = sorted(self._files(""))
-
-    def _files(self, directory):
-        for name in self.disk.listdir(directory):
-            path = f"{directory}/{name}" if directory else name
-            try:
-                yield from self._files(path)
-            except FileNotFoundError:
-                yield path
+        self.files = files_of(self.disk)
 
     def copy(self):
         return deepcopy(self.disk)
+
+
+def files_of(disk, directory=""):
+    found = []
+    for name in disk.listdir(directory):
+        path = f"{directory}/{name}" if directory else name
+        try:
+            found += files_of(disk, path)
+        except FileNotFoundError:
+            found.append(path)
+    return sorted(found)
 
 
 def verdict(recording, disk, path, *, is_cut_journal=False):
@@ -71,12 +77,20 @@ def verdict(recording, disk, path, *, is_cut_journal=False):
     known, metas = recording.states[storage.position]
     assert set(storage.logs) == set(known)
     assert listener.metas == metas
+    if read(recording, storage, path):
+        return "offline"
+    return "harmless" if storage.position == recording.position else "cut"
+
+
+def read(recording, storage, path):
+    """Read everything: the logs that are offline; raises if a wrong byte is served."""
+    known, _ = recording.states[storage.position]
     offline = set()
     for key, log in list(storage.logs.items()):
         alone = Storage.__new__(Storage)
         alone.logs = {key: log}
         try:
-            found, _ = state_of(alone, listener)
+            found, _ = state_of(alone, Listener())
         except LogOffline:
             assert log.directory in path, "another log must not suffer"
             assert path.rpartition(".")[0] in log.offline
@@ -88,9 +102,18 @@ def verdict(recording, disk, path, *, is_cut_journal=False):
             assert committed_of(log) == recording.committed[key]
             found[key]["aborted"] = known[key]["aborted"]
         assert found[key] == known[key]
-    if offline:
-        return "offline"
-    return "harmless" if storage.position == recording.position else "cut"
+    return offline
+
+
+def flip(disk, seed):
+    """Flip a bit somewhere in the files; says in which of them."""
+    chance = Random(seed)
+    path = weighted_file(disk, chance)
+    data = disk.contents(path)
+    bit = chance.randrange(len(data) * 8)
+    data[bit // 8] ^= 1 << bit % 8
+    say(seed=seed, path=path, bit=bit)
+    return path
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["journal", "checkpoint"])
@@ -98,10 +121,10 @@ def recording(request):
     return Recording(7, ends_with_checkpoint=request.param)
 
 
-def weighted_file(recording, disk, chance):
+def weighted_file(disk, chance):
     """Files of logs and of the rest alike: the journal would else get nearly all."""
     group = chance.choice(["journal", "logs", "logs", "checkpoint"])
-    paths = [p for p in recording.files if p.startswith(group) and disk.contents(p)]
+    paths = [p for p in files_of(disk) if p.startswith(group) and disk.contents(p)]
     return chance.choice(paths)
 
 
@@ -109,13 +132,8 @@ def weighted_file(recording, disk, chance):
 def test_a_flipped_bit_is_never_served(recording, request):
     verdicts = {}
     for seed in range(10_000 if request.config.getoption("--long") else 200):
-        chance = Random(seed)
         disk = recording.copy()
-        path = weighted_file(recording, disk, chance)
-        data = disk.contents(path)
-        bit = chance.randrange(len(data) * 8)
-        data[bit // 8] ^= 1 << bit % 8
-        say(seed=seed, path=path, bit=bit)
+        path = flip(disk, seed)
         found = verdict(recording, disk, path)
         verdicts[found] = verdicts.get(found, 0) + 1
     say(**verdicts)
@@ -126,12 +144,75 @@ def test_a_flipped_bit_is_never_served(recording, request):
 
 
 @pytest.mark.timeout(3600)
+def test_a_bit_that_is_flipped_under_an_open_storage_is_never_served(recording, request):
+    verdicts = Counter()
+    for seed in range(10_000 if request.config.getoption("--long") else 60):
+        disk = recording.copy()
+        storage = Storage.open(disk, SMALL, Listener())
+        path = flip(disk, seed)
+        verdicts["offline" if read(recording, storage, path) else "harmless"] += 1
+    say(**verdicts)
+    assert set(verdicts) == {"harmless", "offline"}
+
+
+def clean(storage, listener, now):
+    """End what is open, compact everything and make that durable."""
+    for producer in (1, 2, 3):
+        if entry := markers(storage, producer, now, commit=True):
+            storage.add(entry, now)
+    for log in storage.logs.values():
+        log.settings = replace(log.settings, segment_ms=1, min_cleanable_dirty_ratio=0)
+    storage.run_retention(now)
+    storage.flush()
+    while storage.run_compaction(now):
+        storage.flush()
+    storage.flush()
+    storage.checkpoint(listener.snapshot())
+
+
+@pytest.mark.timeout(3600)
+def test_the_cleaner_makes_no_flipped_bit_sound(recording, request):
+    """What it reads and writes anew gets a checksum that fits."""
+    disk = recording.copy()
+    listener = Listener()
+    storage = Storage.open(disk, SMALL, listener)
+    before = {key: log.cleaned_to for key, log in storage.logs.items()}
+    clean(storage, listener, recording.now)
+    assert all(log.cleaned_to > before[key] for key, log in storage.logs.items())
+    expected = {key: committed_of(log) for key, log in storage.logs.items()}
+
+    verdicts = Counter()
+    for seed in range(5_000 if request.config.getoption("--long") else 30):
+        disk = recording.copy()
+        listener = Listener()
+        storage = Storage.open(disk, SMALL, listener)
+        path = flip(disk, seed)
+        clean(storage, listener, recording.now)
+        disk.kill()
+        verdicts[verdict_of_cleaned(disk, path, expected)] += 1
+    say(**verdicts)
+    assert set(verdicts) == {"harmless", "offline"}
+
+
+def verdict_of_cleaned(disk, path, expected):
+    storage = Storage.open(disk, SMALL, Listener())
+    offline = []
+    for key, log in storage.logs.items():
+        try:
+            assert committed_of(log) == expected[key]
+        except LogOffline:
+            assert log.directory in path, "another log must not suffer"
+            offline.append(key)
+    return "offline" if offline else "harmless"
+
+
+@pytest.mark.timeout(3600)
 def test_a_cut_file_is_never_served(recording, request):
     verdicts = {}
     for seed in range(2_000 if request.config.getoption("--long") else 50):
         chance = Random(seed)
         disk = recording.copy()
-        path = weighted_file(recording, disk, chance)
+        path = weighted_file(disk, chance)
         size = chance.randrange(len(disk.contents(path)))
         del disk.contents(path)[size:]
         say(seed=seed, path=path, size=size)

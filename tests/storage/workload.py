@@ -267,22 +267,27 @@ class Workload:
 
     def end_transactions(self):
         """Markers for one producer's open transactions everywhere, in one entry."""
-        random = self.random
-        producer = random.randint(1, 3)
-        commit = random.random() < 0.5
-        entry = []
-        for key, log in sorted(self.storage.logs.items()):
-            state = log.producers.producers.get(producer)
-            if state is not None and state.first_offset is not None:
-                batch = control_batch(
-                    commit=commit,
-                    producer_id=producer,
-                    producer_epoch=state.epoch + 1,
-                    coordinator_epoch=0,
-                    timestamp_ms=self.now.wall_ms,
-                )
-                marker = EndMarker.parse(batch)
-                assert isinstance(log.producers.check_marker(marker, tv2=True), Accept)
-                entry.append(Append(key, batch))
+        producer = self.random.randint(1, 3)
+        commit = self.random.random() < 0.5
+        entry = markers(self.storage, producer, self.now, commit=commit)
         if entry:
             self.add([*entry, Meta(b"end-%d" % producer)])
+
+
+def markers(storage, producer, now, *, commit):
+    """One for each log in which the producer has an open transaction."""
+    entry = []
+    for key, log in sorted(storage.logs.items()):
+        state = log.producers.producers.get(producer)
+        if state is not None and state.first_offset is not None:
+            batch = control_batch(
+                commit=commit,
+                producer_id=producer,
+                producer_epoch=state.epoch + 1,
+                coordinator_epoch=0,
+                timestamp_ms=now.wall_ms,
+            )
+            marker = EndMarker.parse(batch)
+            assert isinstance(log.producers.check_marker(marker, tv2=True), Accept)
+            entry.append(Append(key, batch))
+    return entry
