@@ -2,6 +2,8 @@
 
 Our producer has no consumer beside it; its reader is confluent-kafka's, as for our users. The others
 can also send outside of transactions, by an idempotent producer (`send_alone`); ours cannot.
+
+`offsets` are those of the last transaction's records as far as they were told, and -1 otherwise.
 """
 
 import asyncio
@@ -75,11 +77,11 @@ class Ours(LibrdkafkaReader):
         self._producer.begin_transaction()
 
     def send(self, partition: int, value: str) -> None:
-        place = len(self.offsets)
-        self.offsets.append(-1)
+        offsets, place = self.offsets, len(self.offsets)  # it may be told after the next has begun
+        offsets.append(-1)
 
         def delivered(error: Any, message: Any) -> None:
-            self.offsets[place] = -1 if error else message.offset()
+            offsets[place] = -1 if error else message.offset()
 
         self._producer.produce(TOPIC, value, partition=partition, on_delivery=delivered)
 
@@ -133,7 +135,6 @@ class KafkaPython:
         self._producer: Any = None
         self._loner: Any = None
         self._futures: list[Any] = []
-        self.offsets: list[int] = []
         self._consumer = KafkaConsumer(
             bootstrap_servers=bootstrap,
             isolation_level="read_committed",
@@ -155,14 +156,19 @@ class KafkaPython:
         self._producer.init_transactions()
 
     def begin(self) -> None:
-        self._futures, self.offsets = [], []
+        self._futures = []
         self._producer.begin_transaction()
 
     def send(self, partition: int, value: str) -> None:
         self._futures.append(self._producer.send(TOPIC, value.encode(), partition=partition))
 
     def flush(self) -> None:
-        self.offsets = [future.get(timeout=TIMEOUT).offset for future in self._futures]
+        for future in self._futures:
+            future.get(timeout=TIMEOUT)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [future.value.offset if future.succeeded() else -1 for future in self._futures]
 
     def commit(self) -> None:
         self._producer.commit_transaction()
@@ -202,7 +208,6 @@ class AioKafka:
         self._producer: Any = None
         self._loner: Any = None
         self._sent: list[Any] = []
-        self.offsets: list[int] = []
         self._run(self._start_reader())
 
     def _run(self, work: Awaitable[Any]) -> Any:
@@ -234,7 +239,7 @@ class AioKafka:
         self._run(self._start_producer())
 
     def begin(self) -> None:
-        self._sent, self.offsets = [], []
+        self._sent = []
         self._run(self._producer.begin_transaction())
 
     def send(self, partition: int, value: str) -> None:
@@ -242,7 +247,12 @@ class AioKafka:
         self._sent.append(sent)
 
     def flush(self) -> None:
-        self.offsets = [self._run(sent).offset for sent in self._sent]
+        for sent in self._sent:
+            self._run(sent)
+
+    @property
+    def offsets(self) -> list[int]:
+        return [sent.result().offset if _has_succeeded(sent) else -1 for sent in self._sent]
 
     def commit(self) -> None:
         self._run(self._producer.commit_transaction())
@@ -272,6 +282,10 @@ class AioKafka:
         return [
             (m.partition, m.offset, m.value.decode()) for batch in found.values() for m in batch
         ]
+
+
+def _has_succeeded(sent: Any) -> bool:
+    return sent.done() and not sent.cancelled() and sent.exception() is None
 
 
 CLIENTS: dict[str, Any] = {

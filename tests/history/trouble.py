@@ -3,10 +3,13 @@
 Three hands are at work at the same time, so that their faults overlap: one on the broker, one on the
 network, one on the clients. Each hand draws its kinds of faults like cards: every kind once before any
 comes again. A fault says how often it hit something; one that hits nothing in time is an error.
+
+The history is told when the first fault comes, and when every kind has struck.
 """
 
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -16,6 +19,7 @@ from dualwrite.wire.api_keys import ApiKey
 from tests.faults.jumping_clock import JUMPS, Clock
 from tests.faults.proxy import Action, Cut, Drop, FaultProxy, Pass, Plan
 from tests.faults.random_acts import Act, Acts, act_for
+from tests.history.history import Recorder
 from tests.history.lives import Client
 
 HANDS = {
@@ -36,6 +40,8 @@ CUT_RATES: dict[int, float] = {
 SILENT_SECONDS = (0.2, 3.0)
 SLOW_SECONDS, DELAY_SECONDS = (0.5, 3.0), (0.1, 1.0)
 HIT_SECONDS_MAX = 60
+FIRST_FAULT = "the first fault"
+EVERY_KIND = "every kind had struck"
 
 
 class Weather(Plan):
@@ -98,13 +104,16 @@ class Trouble:
         proxy: FaultProxy,
         clock: Clock,
         clients: Sequence[Client],
+        recorder: Recorder,
         kinds: Sequence[str] = FAULTS,
     ) -> None:
         self._broker = broker
         self._proxy = proxy
         self._clock = clock
         self._clients = clients
+        self._recorder = recorder
         self._kinds = kinds
+        self._counting = threading.Lock()
         self._faults: dict[str, Callable[[random.Random], int]] = {
             "kill": self._kill,
             "terminate": self._terminate,
@@ -118,15 +127,27 @@ class Trouble:
         self.drawn: Counter[str] = Counter()
         self.hits: Counter[str] = Counter()
 
-    def run(self, seed: int, seconds: float, others: Acts) -> None:
-        """Make trouble for so long, beside other acts; then leave everything in order."""
+    def run(
+        self, seed: int, seconds: float, others: Acts, until: Callable[[], bool], overtime: float
+    ) -> float:
+        """Make trouble for so long, beside other acts; then leave everything in order.
+
+        It goes on, but no longer than `overtime`, until every kind has struck and `until` holds. How
+        long it has taken.
+        """
         self._started = time.monotonic()
         acts = dict(others)
         for hand, (pause, kinds) in HANDS.items():
             if mine := [kind for kind in kinds if kind in self._kinds]:
                 acts[hand] = (pause, self._hand(mine))
         try:
-            act_for(seconds, seed, acts)
+            return act_for(
+                seconds,
+                seed,
+                acts,
+                until=lambda: not self.missing() and until(),
+                overtime=overtime,
+            )
         finally:
             self._proxy.plan = Plan()
             self._clock.set(0)
@@ -138,14 +159,31 @@ class Trouble:
             if not cards:
                 cards.extend(chance.sample(kinds, len(kinds)))
             kind = cards.pop()
-            self.drawn[kind] += 1
             begun = time.monotonic() - self._started
+            self._begin(kind)
             hits = self._faults[kind](chance)
-            self.hits[kind] += hits
+            self._end(kind, hits)
             ended = time.monotonic() - self._started
             print(f"{begun:6.1f} to {ended:5.1f} s: {kind}, {hits} hit", flush=True)
 
         return strike
+
+    def missing(self) -> list[str]:
+        """The kinds that have not struck yet."""
+        return [kind for kind in self._kinds if not self.hits[kind]]
+
+    def _begin(self, kind: str) -> None:
+        with self._counting:
+            if not self.drawn:
+                self._recorder.phase(FIRST_FAULT)
+            self.drawn[kind] += 1
+
+    def _end(self, kind: str, hits: int) -> None:
+        with self._counting:
+            were_missing = self.missing()
+            self.hits[kind] += hits
+            if were_missing and not self.missing():
+                self._recorder.phase(EVERY_KIND)
 
     # The broker
 

@@ -36,8 +36,10 @@ from tests.history import dual_writes
 from tests.history.checker import Anomaly, check
 from tests.history.clients import CLIENTS, PARTITIONS, TOPIC
 from tests.history.history import History, Poll, Recorder, Send, Status, Txn, load
+from tests.history.leftovers import unfinished
 from tests.history.lives import Client
-from tests.history.trouble import FAULTS, Trouble
+from tests.history.progress import START, Done, Progress
+from tests.history.trouble import EVERY_KIND, FAULTS, FIRST_FAULT, Trouble
 from tests.history.watermarks import Watcher
 
 ABORT_CHANCE = 0.1
@@ -52,6 +54,8 @@ DUAL = "dual"
 KEYS = [f"{TOPIC}/{p}" for p in range(PARTITIONS)]
 WATERMARKS_PAUSE = (0.2, 0.2)
 BEGIN_SECONDS_MAX = 60
+OVERTIME_SECONDS_MAX = 200
+"""How much longer it may take until every kind of fault has struck and everybody has gone on."""
 CHORE_MS = 500
 
 Ops = list[Send | None]  # None is a poll
@@ -219,10 +223,11 @@ def _patiently(step: Callable[[], Any]) -> Any:
 def _transact(
     library: Any, recorder: Recorder, txn: Txn, ops: Ops, chance: random.Random
 ) -> Status:
+    abort_chance = ABORT_CHANCE / (len(ops) + 1)
     try:
         library.begin()
         for op in ops:
-            if chance.random() < ABORT_CHANCE / (len(ops) + 1):
+            if chance.random() < abort_chance:
                 library.abort()
                 return "fail"
             if op is None:
@@ -230,10 +235,15 @@ def _transact(
             else:
                 library.send(int(op.key.split("/")[1]), op.value)
         library.flush()
+        if chance.random() < abort_chance:
+            library.abort()
+            return "fail"
     except Exception:  # noqa: BLE001 - nobody has asked for the commit
         return "fail"
-    for send, offset in zip(txn.sends, library.offsets, strict=True):
-        send.offset = offset
+    finally:
+        # What was acknowledged counts, whatever became of it; what was not sent has no entry.
+        for send, offset in zip(txn.sends, library.offsets, strict=False):
+            send.offset = offset
     recorder.ask(txn)
     try:
         library.commit()
@@ -256,29 +266,41 @@ class Report:
 
     seed: int
     workload: str
+    seconds: float = 0
+    """How long there was trouble."""
     faults: Counter[str] = field(default_factory=Counter)
     hits: Counter[str] = field(default_factory=Counter)
     """How many processes, connections and frames each kind of fault has met."""
     outcomes: dict[str, Counter[str]] = field(default_factory=dict)
     alone: Counter[str] = field(default_factory=Counter)
     """Outcomes of the records that were sent outside of transactions."""
+    aborted: Counter[str] = field(default_factory=Counter)
+    """Acknowledged records of transactions that failed, by client."""
     subscribed: int = 0
     """Records that the group's members have seen."""
     records: int = 0
     rows: int = 0
     watermarks: int = 0
     """How often all partitions' LSO and HW were told."""
+    done: dict[str, Done] = field(default_factory=dict)
+    """By clients since the phases began."""
+    missing: list[str] = field(default_factory=list)
+    """Kinds of faults that did not strike, and who did nothing in trouble."""
     anomalies: list[Anomaly] = field(default_factory=list)
 
     def __str__(self) -> str:
         faults = sorted((kind, n, self.hits[kind]) for kind, n in self.faults.items())
         drawn = ", ".join(f"{n} {kind} ({hits})" for kind, n, hits in faults)
         each = "; ".join(f"{client} {_told(n)}" for client, n in self.outcomes.items())
+        since = "".join(f"\n  since {phase}: {done}" for phase, done in self.done.items())
         return (
-            f"{self.workload}, seed {self.seed}: faults (hits): {drawn}; transactions: {each};"
-            f" alone: {_told(self.alone)}; {self.subscribed} records read by a group;"
+            f"{self.workload}, seed {self.seed}, {self.seconds:.0f} s: faults (hits): {drawn};"
+            f" transactions: {each};"
+            f" alone: {_told(self.alone)}; acknowledged and aborted: {_told(self.aborted)};"
+            f" {self.subscribed} records read by a group;"
             f" {self.records} records, {self.rows} rows, {self.watermarks} looks at the watermarks,"
             f" {len(self.anomalies)} anomalies"
+            f"{since}"
         )
 
 
@@ -314,16 +336,25 @@ def run(
                 *(Client(work, f"{c}.{n}", place, c) for c in CLIENTS for n in range(WORKERS)),
                 *(Client(subscribe, f"{SUBSCRIBER}.{n}", place) for n in range(SUBSCRIBERS)),
             ]
+            progress = _progress_of(clients, place.history)
             try:
-                _wait_for_all(clients, place.history)
-                trouble = Trouble(broker, proxy, clock, clients, kinds)
+                _wait_for_all(progress)
+                trouble = Trouble(broker, proxy, clock, clients, recorder, kinds)
                 report.faults, report.hits = trouble.drawn, trouble.hits
-                trouble.run(seed, seconds, {"watermarks": (WATERMARKS_PAUSE, watcher.look)})
+                report.seconds = trouble.run(
+                    seed,
+                    seconds,
+                    {"watermarks": (WATERMARKS_PAUSE, watcher.look)},
+                    until=lambda: not _missing(progress),
+                    overtime=OVERTIME_SECONDS_MAX,
+                )
                 ended = [c.name for c in clients if not c.process.is_alive()]
                 assert not ended, f"ended by themselves: {ended}"
             finally:
                 for client in clients:
                     client.kill()
+            report.missing = [*trouble.missing(), *_missing(progress)]
+            report.done = {phase: done for phase, done in progress.since.items() if phase != START}
             for client in clients:
                 if client.name.startswith(tuple(CLIENTS)):
                     settle(place.bootstrap, client.name)
@@ -331,19 +362,33 @@ def run(
             watcher.look()
             report.watermarks = watcher.answers
             _finish(place, recorder)
+            report.anomalies += unfinished(place.bootstrap, KEYS)
     return judge(place.history, report)
 
 
-def _wait_for_all(clients: Sequence[Client], path: Path) -> None:
+def _progress_of(clients: Sequence[Client], path: Path) -> Progress:
+    names = [client.name for client in clients]
+    return Progress(
+        path,
+        writers=[name for name in names if not name.startswith(SUBSCRIBER)],
+        readers=[name for name in names if not name.startswith(DUAL)],
+    )
+
+
+def _missing(progress: Progress) -> list[str]:
+    """Who has not gone on in trouble: all commit after every kind has struck.
+
+    A reader begins anew in each life, with all that there is; so it has more time to find new records.
+    """
+    return [*progress.missing(FIRST_FAULT), *progress.idle_writers(EVERY_KIND)]
+
+
+def _wait_for_all(progress: Progress) -> None:
     """Until everybody has done something: faults are for those who work."""
     deadline = time.monotonic() + BEGIN_SECONDS_MAX
-    missing = {client.name for client in clients}
-    while missing:
-        assert time.monotonic() < deadline, f"not at work: {missing}"
+    while missing := progress.missing(START):
+        assert time.monotonic() < deadline, missing
         time.sleep(0.1)
-        if path.exists():
-            history = load(path.read_text().splitlines())
-            missing -= {t.process.rpartition(".")[0] for t in history.txns if t.status == "ok"}
 
 
 def settle(bootstrap: str, transactional_id: str) -> None:
@@ -369,7 +414,7 @@ def judge(path: Path, report: Report) -> Report:
     _count(history, report)
     values = [value for poll in history.final or [] for _, value in poll.seen]
     report.records = len(values)
-    report.anomalies = check(history)
+    report.anomalies += check(history)
     if report.workload == "bank" and (total := balance(values)):
         report.anomalies.append(Anomaly("bank", f"the accounts add up to {total}"))
     return report
@@ -385,6 +430,8 @@ def _count(history: History, report: Report) -> None:
             report.alone[txn.status] += 1
         else:
             report.outcomes[client][txn.status] += 1
+            if txn.status == "fail":
+                report.aborted[client] += sum(send.offset >= 0 for send in txn.sends)
 
 
 def balance(values: list[str]) -> int:
