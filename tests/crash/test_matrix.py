@@ -5,7 +5,6 @@ a read_committed consumer, each once? Is nothing left open? Does the next transa
 second recovery change nothing?
 """
 
-import uuid
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -13,7 +12,6 @@ import pytest
 
 from tests.crash.held_commit import HoldingProxy, address_at
 from tests.crash.oracle import create, judge
-from tests.crash.places import Case
 from tests.crash.points import (
     AFTER_COMMIT,
     DECIDED,
@@ -23,8 +21,6 @@ from tests.crash.points import (
 )
 from tests.crash.watched_disk import CALLS, why_not
 from tests.dualwrite.waiting import wait_until
-from tests.servers.postgres import PostgresServer
-from tests.servers.processes import ServerUnavailable
 
 SQL = ["sqlite", "postgresql"]
 OTHERS = ["rocksdb", "zookeeper"]
@@ -139,107 +135,6 @@ def test_crash_of_a_write_to_mysql_at_every_other_point(
     case, broker, nursery, tmp_path, point, who
 ):
     run_write_case(case, broker, nursery, tmp_path, point, who)
-
-
-@pytest.fixture(scope="module")
-def mortal_postgres():
-    try:
-        server = PostgresServer()
-        server.start()
-    except ServerUnavailable as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.remove()
-
-
-def mortal_case(server, broker):
-    app = "crash" + uuid.uuid4().hex[:8]
-    return Case("postgresql", server.url, broker.bootstrap_servers, app, f"orders-{app}")
-
-
-def run_database_case(broker, nursery, server, folder, point, who):
-    """The database dies at the point, alone, or with its client and the broker.
-
-    Alone it takes with it what it was told, and what it had to tell.
-    """
-    case = mortal_case(server, broker)
-    create(case)
-    with victims_view(case, point, folder, loses=True) as view:
-        victim = nursery.start(view, point, folder)
-        wait_until(lambda: victim.has_reached() or victim.is_over())
-        assert victim.has_reached(), victim.result
-        if who == "all":
-            victim.kill()
-            broker.kill()
-            server.crash()
-            broker.restart()
-            is_committed = point in DECIDED
-        else:
-            server.crash()
-            victim.go_on()
-            victim.wait()
-            # The client lived on: what it was told is what must be true.
-            is_committed = victim.result.startswith("committed")
-            assert is_committed or point not in DECIDED, victim.result
-            if point == "C9a":
-                assert victim.result.startswith("RetryableError"), victim.result
-    judge(case, is_committed)
-
-
-@pytest.mark.parametrize("who", ["database", "all"])
-@pytest.mark.parametrize("point", AROUND_THE_DECISION)
-def test_crash_of_the_database(broker, nursery, mortal_postgres, tmp_path, point, who):
-    run_database_case(broker, nursery, mortal_postgres, tmp_path / "victim", point, who)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("who", ["database", "all"])
-@pytest.mark.parametrize("point", [p for p in WRITE_POINTS if p not in AROUND_THE_DECISION])
-def test_crash_of_the_database_at_every_other_point(
-    broker, nursery, mortal_postgres, tmp_path, point, who
-):
-    run_database_case(broker, nursery, mortal_postgres, tmp_path / "victim", point, who)
-
-
-def start_slow_commit(case, nursery, folder, seconds):
-    """Start a victim whose COMMIT is at work in the database, and give it."""
-    create(case, commit_seconds=seconds)
-    folder.mkdir()
-    victim = nursery.start(case, "none", folder)
-    place = case.place
-    wait_until(place.is_committing)
-    place.close()
-    return victim
-
-
-@pytest.mark.parametrize("who", ["client", pytest.param("both", marks=pytest.mark.long)])
-@pytest.mark.parametrize("case", ["postgresql"], indirect=True)
-def test_client_killed_while_the_database_is_committing(case, broker, nursery, tmp_path, who):
-    """The database does what has arrived, whoever is gone before the answer."""
-    victim = start_slow_commit(case, nursery, tmp_path / "victim", seconds=1)
-    victim.kill()
-    if who == "both":
-        broker.kill()
-        broker.restart()
-
-    judge(case, expected_first=True)
-
-
-@pytest.mark.parametrize("who", ["database", pytest.param("all", marks=pytest.mark.long)])
-def test_database_killed_while_it_is_committing(broker, nursery, mortal_postgres, tmp_path, who):
-    """What was not yet decided in it is undone, and the client learns that from a claim."""
-    case = mortal_case(mortal_postgres, broker)
-    victim = start_slow_commit(case, nursery, tmp_path / "victim", seconds=600)
-    if who == "all":
-        victim.kill()
-        broker.kill()
-        broker.restart()
-    mortal_postgres.crash()
-    if who == "database":
-        victim.wait()
-        assert victim.result.startswith(("RetryableError", "OutcomeUnknown")), victim.result
-
-    judge(case, expected_first=False)
 
 
 def run_recovery_case(case, broker, nursery, tmp_path, point, who, left_at, **options):

@@ -69,6 +69,11 @@ class MySqlServer:
             end(self._process)
             self._process = None
 
+    def crash(self) -> None:
+        """Kill it and start it again on the same data and port."""
+        self.kill()
+        self.start()
+
     def stop(self) -> None:
         if self._process is None:
             return

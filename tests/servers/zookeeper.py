@@ -73,6 +73,11 @@ class ZooKeeperServer:
             end(self._process)
             self._process = None
 
+    def crash(self) -> None:
+        """Kill it and start it again on the same data and port."""
+        self.kill()
+        self.start()
+
     def stop(self) -> None:
         """ZooKeeper has no orderly stop: its log is synced before every answer."""
         self.kill()
