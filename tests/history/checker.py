@@ -5,13 +5,17 @@ even one of a transaction that failed: what a reader has seen must stay true. Se
 transaction is `ok`, or unknown and one of its values was seen ("must have committed"). An offset that
 was acknowledged counts whatever became of the transaction: it is never given to anything else.
 
+What a group leaves out, be it across a rebalance, is judged by the offset that it has come to: of
+copiers by the ranges that they consumed in their transactions, of others by what the members recorded
+before they committed. Nobody judges that a group goes on: what is beyond its offset may be unread.
+
 Kafka's model allows interleaved writes of concurrent transactions (G0) and they are no anomaly here.
 """
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tests.history.history import Assign, History, Poll, Seen, Send, Txn, Watermark
@@ -40,14 +44,25 @@ def check(history: History) -> list[Anomaly]:
         _producers,
         _cycles,
         _torn,
+        _torn_reads,
         _rows,
         _watermarks,
         _stable_below_read,
         _consumed_once,
         _group_offsets,
+        _group_skips,
     ):
         found += examine(view)
     return found
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one reader has seen in one go; `begin` is the position before the first, None if unknown."""
+
+    reader: str
+    begin: int | None
+    polls: list[Poll] = field(default_factory=list)
 
 
 class _View:
@@ -69,12 +84,41 @@ class _View:
             for offset, value in poll.seen:
                 self.seen[poll.key][offset].add(value)
                 self.seen_values.add((poll.key, value))
+        self.places = {
+            (key, value): offset
+            for key, by_offset in self.seen.items()
+            for offset, values in by_offset.items()
+            for value in values
+        }
+        """Where each value was seen."""
+        self.runs = list(self._runs())
         self.offsets = {key: sorted(by_offset) for key, by_offset in self.seen.items()}
 
     def polls(self) -> Iterator[Poll]:
         for txn in self.txns:
             yield from txn.polls
         yield from self.final or ()
+
+    def _runs(self) -> Iterator["_Run"]:
+        """Between two assignments a reader goes on where it was, whatever becomes of its transactions."""
+        runs: dict[str, list[_Run]] = defaultdict(list)
+        for event in self.history.events:
+            if isinstance(event, Assign):
+                begin = -1 if event.from_start else None
+                runs[event.process].append(_Run(event.process, begin))
+            elif isinstance(event, Txn) and event.polls:
+                mine = runs[event.process]
+                if not mine:
+                    mine.append(_Run(event.process, None))
+                mine[-1].polls.extend(event.polls)
+        for mine in runs.values():
+            yield from mine
+        if self.final is not None:
+            yield _Run("the final read", -1, self.final)
+
+    def place(self, send: Send) -> int:
+        """Its offset by acknowledgement or by what was seen, -1 if nobody knows."""
+        return send.offset if send.offset >= 0 else self.places.get((send.key, send.value), -1)
 
     def must_have_committed(self, txn: Txn) -> bool:
         if txn.status == "ok":
@@ -184,34 +228,17 @@ def _inside_transactions(view: _View) -> Iterator[Anomaly]:
 
 
 def _readers(view: _View) -> Iterator[Anomaly]:
-    """Between two assignments a reader goes on where it was, whatever becomes of its transactions."""
-    begins: dict[str, list[tuple[int | None, list[Poll]]]] = defaultdict(lambda: [(None, [])])
-    for event in view.history.events:
-        if isinstance(event, Assign):
-            begins[event.process].append((-1 if event.from_start else None, []))
-        elif isinstance(event, Txn) and event.polls:
-            begins[event.process][-1][1].extend(event.polls)
-    for process, runs in begins.items():
-        for begin, polls in runs:
-            yield from _order(view, ((p.key, p.seen) for p in polls), "", process, begin)
+    for run in view.runs:
+        yield from _order(view, ((p.key, p.seen) for p in run.polls), "", run.reader, run.begin)
 
 
 def _producers(view: _View) -> Iterator[Anomaly]:
     """What one producer writes to a partition stands there in the order of its transactions."""
-    places = {
-        (key, value): offset
-        for key, by_offset in view.seen.items()
-        for offset, values in by_offset.items()
-        for value in values
-    }
     last: dict[tuple[str, str], int] = {}
     for txn in view.txns:
         if not view.must_have_committed(txn):
             continue
-        found = [
-            (s.key, s.offset if s.offset >= 0 else places.get((s.key, s.value), -1))
-            for s in txn.sends
-        ]
+        found = [(s.key, view.place(s)) for s in txn.sends]
         for key, offset in found:
             if 0 <= offset <= last.get((txn.process, key), -1):
                 yield Anomaly("nonmonotonic-send", f"{txn.name} {key}@{offset}")
@@ -277,6 +304,37 @@ def _torn(view: _View) -> Iterator[Anomaly]:
             yield Anomaly("torn", detail)
     for key, value in sorted(view.seen_values - final):
         yield Anomaly("vanished", f"{value} in {key} was read before and is gone at the end")
+
+
+def _torn_reads(view: _View) -> Iterator[Anomaly]:
+    """Of a transaction's records a reader has seen either all that it has passed, or none.
+
+    It passes a record when its outcome is known, which is the same for all; how far it is in each
+    partition does not matter.
+    """
+    for run in view.runs:
+        first: dict[str, int] = {}
+        last: dict[str, int] = {}
+        seen: set[tuple[str, str]] = set()
+        for poll in run.polls:
+            for offset, value in poll.seen:
+                first.setdefault(poll.key, offset)
+                last[poll.key] = max(offset, last.get(poll.key, -1))
+                seen.add((poll.key, value))
+        writers = {txn.name: txn for place in seen if (txn := view.writer.get(place))}
+        for name, txn in sorted(writers.items()):
+            passed = [
+                (s.key, s.value)
+                for s in txn.sends
+                if s.key in first
+                and (first[s.key] if run.begin is None else run.begin + 1)
+                <= view.place(s)
+                <= last[s.key]
+            ]
+            if missing := [place for place in passed if place not in seen]:
+                visible = len(passed) - len(missing)
+                detail = f"{run.reader} saw {visible} of the {len(passed)} records of {name}"
+                yield Anomaly("torn-read", f"{detail} that it has passed: not {missing}")
 
 
 def _rows(view: _View) -> Iterator[Anomaly]:
@@ -376,3 +434,18 @@ def _group_offsets(view: _View) -> Iterator[Anomaly]:
             yield Anomaly("offsets-without-records", detail)
         elif max(offset, 0) < end:
             yield Anomaly("records-without-offsets", detail)
+
+
+def _group_skips(view: _View) -> Iterator[Anomaly]:
+    """Whatever is below the offset of a group was read by one of its members."""
+    for (group, key), offset in view.history.reached.items():
+        read = {
+            place
+            for txn in view.txns
+            if txn.process.startswith(f"{group}.")
+            for poll in txn.polls
+            if poll.key == key
+            for place, _ in poll.seen
+        }
+        if left_out := [place for place in view.skipped(key, -1, offset) if place not in read]:
+            yield Anomaly("group-skip", f"{group} {key} has come to {offset} without {left_out}")

@@ -13,6 +13,7 @@ Events:
     phase                       something begins for everybody, such as trouble, or peace
     rows                        the transactions whose rows the database holds (final state)
     committed                   a group's offset for one partition (final state)
+    reached                     the same of a group whose members commit what they have recorded as read
     final                       a read of everything after all was healed
 
 The lines are in the order in which they were written, so a poll whose line stands before another's
@@ -107,6 +108,9 @@ class History:
     """Names of the dual transactions whose row is in the database at the end; None if not asked."""
     committed: dict[tuple[str, str], int] | None = None
     """The offset of each group and partition at the end, -1 for none; None if not asked."""
+    reached: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The same of groups outside of transactions. The members of `g` are the processes `g.*`, and
+    commit nothing before they have recorded it: all that is below has been read by one of them."""
     final: list[Poll] | None = None
     """A read_committed read of every partition from its beginning, after all was healed."""
     phases: dict[str, int] = field(default_factory=dict)
@@ -208,6 +212,8 @@ class _Loader:
             case "committed":
                 known = history.committed or {}
                 history.committed = known | {(line["group"], line["key"]): line["offset"]}
+            case "reached":
+                history.reached[line["group"], line["key"]] = line["offset"]
             case "final":
                 history.final = [*(history.final or []), _poll(line["key"], line["seen"])]
 

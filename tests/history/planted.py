@@ -7,6 +7,7 @@ from tests.history.history import Assign, Consumed, History, Poll, Seen, Send, T
 
 KEYS = ("a/0", "a/1", "b/0")
 WRITERS = ("w0", "w1", "w2")
+GROUP = "members"
 
 
 class Maker:
@@ -121,6 +122,20 @@ class Maker:
         self.history.committed["group", "a/0"] = part.end
         self.over(txn)
 
+    def consume(self) -> None:
+        """A member gets a partition, reads from the group's offset on, and may die before it commits."""
+        member = f"{GROUP}.{self.random.randint(0, 1)}"
+        key = self.random.choice(KEYS)
+        start = self.history.reached.get((GROUP, key), 0)
+        self.history.events.append(Assign(member))
+        if seen := self.visible(key, start)[: self.random.randint(0, 6)]:
+            txn = self.next_txn(member)
+            txn.status = "ok"
+            txn.polls.append(Poll(key, seen))
+            self.over(txn)
+            if self.random.random() < 0.7:
+                self.history.reached[GROUP, key] = seen[-1][0] + 1
+
     def watermark(self) -> None:
         key = self.random.choice(KEYS)
         self.history.events.append(Watermark("r", key, self.stable(key), self.end[key]))
@@ -136,7 +151,7 @@ def clean(seed: int, steps: int = 60) -> History:
     """A history of a system without faults."""
     maker = Maker(seed)
     for _ in range(steps + 20):
-        match maker.random.randint(0, 10):
+        match maker.random.randint(0, 11):
             case 0 | 1 | 2 | 3 | 4 | 5:
                 maker.write(maker.random.choice(WRITERS))
             case 6 | 7:
@@ -148,6 +163,8 @@ def clean(seed: int, steps: int = 60) -> History:
             case 10:
                 if maker.random.random() < 0.2:
                     maker.rewind("r0")
+            case 11:
+                maker.consume()
     return maker.result()
 
 
@@ -268,6 +285,16 @@ def poll_back(history: History) -> None:
     history.events.append(Txn("r9", 1, "ok", polls=[Poll("a/0", [seen[0]])]))
 
 
+def repeated_at_the_end(history: History) -> None:
+    final = _final(history, "a/0")
+    final.seen.append(final.seen[-1])
+
+
+def disorder_at_the_end(history: History) -> None:
+    seen = _final(history, "a/0").seen
+    seen[0], seen[1] = seen[1], seen[0]
+
+
 def send_back_inside(history: History) -> None:
     sends = [Send("a/0", "x", 40_001), Send("a/0", "y", 40_000)]
     history.events.append(Txn("w9", 0, "ok", sends=sends))
@@ -297,6 +324,23 @@ def circle(history: History) -> None:
 def torn(history: History) -> None:
     txn = next(t for t in history.txns if t.status == "info" and _is_visible(history, t, 2))
     _hide(history, txn.sends[0].key, txn.sends[0].value)
+
+
+def torn_read(history: History) -> None:
+    """One reader passes a record without seeing it, and nobody reads everything at the end."""
+    final = {poll.key: poll.seen for poll in history.final or []}
+    txn = next(
+        t
+        for t in history.txns
+        if t.status == "ok"
+        and _is_visible(history, t, 2)
+        and final[t.sends[0].key][-1][1] != t.sends[0].value
+    )
+    hidden = txn.sends[0]
+    history.events.append(Assign("r9", from_start=True))
+    history.events.append(Txn("r9", 0, "ok", polls=history.final or []))
+    history.final = None
+    _hide(history, hidden.key, hidden.value)
 
 
 def _is_visible(history: History, txn: Txn, sends: int) -> bool:
@@ -391,6 +435,16 @@ def _move_group(history: History, by: int) -> None:
     history.committed["group", "a/0"] += by
 
 
+def left_out_across_a_rebalance(history: History) -> None:
+    """The first member committed more than it had read, the second went on from there."""
+    seen = _final(history, "a/0").seen
+    history.events.append(Assign("others.0"))
+    history.events.append(Txn("others.0", 0, "ok", polls=[Poll("a/0", seen[:1])]))
+    history.events.append(Assign("others.1"))
+    history.events.append(Txn("others.1", 0, "ok", polls=[Poll("a/0", seen[2:3])]))
+    history.reached["others", "a/0"] = seen[2][0] + 1
+
+
 def offsets_without_records(history: History) -> None:
     _move_group(history, 1)
 
@@ -418,10 +472,13 @@ PLANTED: tuple[tuple[str, Callable[[History], None]], ...] = (
     ("poll-skip", beginning_left_out),
     ("poll-skip", skip_after_a_failed_transaction),
     ("nonmonotonic-poll", poll_back),
+    ("nonmonotonic-poll", repeated_at_the_end),
+    ("nonmonotonic-poll", disorder_at_the_end),
     ("nonmonotonic-send", send_back),
     ("nonmonotonic-send", unknown_send_back),
     ("G1c", circle),
     ("torn", torn),
+    ("torn-read", torn_read),
     ("vanished", vanished),
     ("row-without-records", row_without_records),
     ("records-without-row", records_without_row),
@@ -438,4 +495,5 @@ PLANTED: tuple[tuple[str, Callable[[History], None]], ...] = (
     ("consumed-never", beginning_never_consumed),
     ("offsets-without-records", offsets_without_records),
     ("records-without-offsets", records_without_offsets),
+    ("group-skip", left_out_across_a_rebalance),
 )

@@ -26,6 +26,7 @@ def test_clients_see_no_anomaly_whatever_fails(tmp_path, request, workload, seed
     assert set(report.faults) == set(FAULTS)
     assert all(report.hits[kind] >= count for kind, count in report.faults.items())
     assert report.subscribed > 0
+    assert report.reached > 0
     assert sum(report.aborted.values()) > 0
     assert bool(report.alone["ok"]) == (workload == "append")
     assert {client for client, counts in report.outcomes.items() if counts["ok"]} == {

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite import TwoPhaseProducer
@@ -177,12 +178,19 @@ def subscribe(place: Place, process: str) -> None:
     polls: dict[str, Poll] = {}
     number = 0
 
-    def tell() -> None:
+    def tell(*_: object) -> None:
+        """Record what was read, and only then let it be committed: less may be, but never more."""
         nonlocal number
         if polls:
             number += 1
             recorder.complete(Txn(process, number, "ok", polls=[*polls.values()]))
+            ends = [
+                ConfluentPartition(TOPIC, int(p.key.split("/")[1]), p.seen[-1][0] + 1)
+                for p in polls.values()
+            ]
             polls.clear()
+            with contextlib.suppress(KafkaException):  # they are another's by now
+                consumer.store_offsets(offsets=ends)
 
     def assigned(*_: object) -> None:
         tell()
@@ -195,13 +203,14 @@ def subscribe(place: Place, process: str) -> None:
             "isolation.level": "read_committed",
             "auto.offset.reset": "earliest",
             "auto.commit.interval.ms": 200,
+            "enable.auto.offset.store": False,
             "session.timeout.ms": 3_000,
             "heartbeat.interval.ms": 500,
             "fetch.wait.max.ms": 50,
             **LIBRDKAFKA,
         }
     )
-    consumer.subscribe([TOPIC], on_assign=assigned)
+    consumer.subscribe([TOPIC], on_assign=assigned, on_revoke=tell)
     while True:
         message = consumer.poll(0.1)  # one by one: a batch could reach over an assignment
         if message is None or message.error() is not None:
@@ -278,6 +287,8 @@ class Report:
     """Acknowledged records of transactions that failed, by client."""
     subscribed: int = 0
     """Records that the group's members have seen."""
+    reached: int = 0
+    """Offsets that the group has come to, of all partitions."""
     records: int = 0
     rows: int = 0
     watermarks: int = 0
@@ -297,7 +308,7 @@ class Report:
             f"{self.workload}, seed {self.seed}, {self.seconds:.0f} s: faults (hits): {drawn};"
             f" transactions: {each};"
             f" alone: {_told(self.alone)}; acknowledged and aborted: {_told(self.aborted)};"
-            f" {self.subscribed} records read by a group;"
+            f" {self.subscribed} records read by a group, up to {self.reached};"
             f" {self.records} records, {self.rows} rows, {self.watermarks} looks at the watermarks,"
             f" {len(self.anomalies)} anomalies"
             f"{since}"
@@ -406,7 +417,20 @@ def _finish(place: Place, recorder: Recorder) -> None:
         seen[message.partition()].append((message.offset(), message.value().decode()))
     for partition, found in seen.items():
         recorder.write("final", key=f"{TOPIC}/{partition}", seen=found)
+    for partition in _subscribed(place):
+        key = f"{TOPIC}/{partition.partition}"
+        recorder.write("reached", group=SUBSCRIBER, key=key, offset=partition.offset)
     recorder.close()
+
+
+def _subscribed(place: Place) -> list[ConfluentPartition]:
+    """How far the group has come."""
+    consumer = Consumer({"bootstrap.servers": place.bootstrap, "group.id": SUBSCRIBER})
+    try:
+        asked = [ConfluentPartition(TOPIC, p) for p in range(PARTITIONS)]
+        return list(consumer.committed(asked, 60))
+    finally:
+        consumer.close()
 
 
 def judge(path: Path, report: Report) -> Report:
@@ -414,6 +438,7 @@ def judge(path: Path, report: Report) -> Report:
     _count(history, report)
     values = [value for poll in history.final or [] for _, value in poll.seen]
     report.records = len(values)
+    report.reached = sum(max(0, offset) for offset in history.reached.values())
     report.anomalies += check(history)
     if report.workload == "bank" and (total := balance(values)):
         report.anomalies.append(Anomaly("bank", f"the accounts add up to {total}"))
