@@ -19,7 +19,7 @@ FURTHER = (
 def main() -> None:
     report = Report()
     run(report, float(sys.argv[1]) if len(sys.argv) > 1 else 4.0, FURTHER)
-    report.show(Console(width=130))
+    report.show(Console(width=160))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,8 @@ against. Each section is a module with a function `run(report, seconds)`.
 """
 
 import importlib
+import os
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -63,6 +65,9 @@ def bench(
     if unknown:
         raise typer.BadParameter(f"no such section: {', '.join(unknown)}")
     report = Report()
+    report.notes.append(
+        f"dualwrite {version('dualwrite')}, {seconds:g} s for each measurement, {os.cpu_count()} processors"
+    )
     progress = Console(stderr=True)
     cluster = None
     if bootstrap_servers or command_config:
@@ -82,4 +87,4 @@ def bench(
     else:
         console = Console()
         # A pipe has no width of its own; cut words help nobody.
-        report.show(console if console.is_terminal else Console(width=130))
+        report.show(console if console.is_terminal else Console(width=160))

@@ -13,6 +13,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -27,6 +28,8 @@ from dualwrite.dual_writer import DualWriter
 
 TOPIC = "bench-orders"
 WRITERS = 16
+DATABASE_ONLY = "database only"
+ONE, MANY, VISIBLE = "1 writer p50", f"{WRITERS} writers", f"{WRITERS} writers, visible"
 QUIET = {"log_level": 0}  # that the broker goes at the end is no news
 METADATA = sa.MetaData()
 ORDERS = sa.Table(
@@ -231,13 +234,13 @@ def _measure(report: Report, name: str, url: str, seconds: float) -> None:
         store = SqlStore(engine, create=True)
         METADATA.create_all(engine)
         # Before anybody reads: a reader finds a new topic only when it asks again, after minutes.
-        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result()
         with contextlib.ExitStack() as stack:
             stack.callback(engine.dispose)
             orders = Orders()
             alone = _unwatched(database_only(engine, orders), seconds)
-            _add(report, section, "database only", alone, alone, "")
+            _add(report, section, DATABASE_ONLY, alone, alone, "")
             unsafe = _watched(bootstrap, orders, double_write(engine, orders, bootstrap), seconds)
             _add(report, section, "unsafe double write", unsafe, alone, "")
             with poller(engine, bootstrap):
@@ -311,22 +314,21 @@ def _add(
     goal: str,
 ) -> None:
     one, many, visible, *delays_ms = figures
-    against = "database only"
-    report.add(
-        Row(section=section, work=f"{work}, 1 writer p50", value=one.p50, unit="ms",
-            ratio=one.p50 / alone.one.p50, against=against, goal=goal)
-    )  # fmt: skip
-    report.add(
-        Row(section=section, work=f"{work}, {WRITERS} writers", value=many.per_second, unit="txn/s",
-            ratio=many.per_second / alone.many.per_second, against=against,
-            goal=">= 0.5x" if goal else "")
-    )  # fmt: skip
+    for kind, value, unit, theirs, its_goal in (
+        (ONE, one.p50, "ms", alone.one.p50, goal),
+        (MANY, many.per_second, "txn/s", alone.many.per_second, ">= 0.5x" if goal else ""),
+    ):
+        row = Row(section=section, work=f"{work}, {kind}", value=value, unit=unit)
+        if figures is not alone:
+            row = replace(
+                row, ratio=value / theirs, against=f"{DATABASE_ONLY}, {kind}", goal=its_goal
+            )
+        report.add(row)
     if visible is not None:
         report.add(
-            Row(section=section, work=f"{work}, {WRITERS} writers, visible", value=visible,
-                unit="msg/s")
+            Row(section=section, work=f"{work}, {VISIBLE}", value=visible, unit="msg/s")
         )  # fmt: skip
-    for writers, delay_ms in zip(("1 writer", f"{WRITERS} writers"), delays_ms, strict=True):
+    for writers, delay_ms in zip(("1 writer", MANY), delays_ms, strict=True):
         if delay_ms is not None:
             report.add(
                 Row(section=section, work=f"{work}, {writers}, commit to visible p50",
@@ -343,15 +345,13 @@ def _add_beside(
     """
     assert ours.visible_per_second is not None
     assert peer.visible_per_second is not None
-    many = f"dual write, {mode}, {WRITERS} writers"
-    for work, value, unit, theirs in (
-        (f"dual write, {mode}, 1 writer p50", ours.one.p50, "ms", peer.one.p50),
-        (many, ours.many.per_second, "txn/s", peer.many.per_second),
-        (f"{many}, visible", ours.visible_per_second, "msg/s", peer.visible_per_second),
+    for kind, value, unit, theirs in (
+        (ONE, ours.one.p50, "ms", peer.one.p50),
+        (MANY, ours.many.per_second, "txn/s", peer.many.per_second),
+        (VISIBLE, ours.visible_per_second, "msg/s", peer.visible_per_second),
     ):
         ratio = value / theirs if theirs else float("nan")
-        goal = ">= 1x" if work.endswith("visible") else ""
         report.add(
-            Row(section=section, work=work, value=value, unit=unit, ratio=ratio, against=name,
-                goal=goal)
+            Row(section=section, work=f"dual write, {mode}, {kind}", value=value, unit=unit,
+                ratio=ratio, against=f"{name}, {kind}", goal=">= 1x" if kind == VISIBLE else "")
         )  # fmt: skip

@@ -10,13 +10,20 @@ from rich.console import Console
 from rich.table import Table
 
 BAR_WIDTH = 12
+WITH_BARS = 120
+"""Columns of a terminal below which bars would leave too few to the words."""
+LEGEND = (
+    "A ratio is the row's own value over that of what it is against. Of what is per second more is better,"
+    " of all else less. Bars of one unit are drawn to one scale in each section."
+)
+TOO_SHORT = "the time did not suffice"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One figure. `ratio` compares it with `against`; `goal` is text, never asserted.
+    """One figure. `ratio` is `value` over that of `against`; `goal` is text, never asserted.
 
-    A value of None is one that the time did not suffice for.
+    A value or ratio of None could not be measured, and `note` says why.
     """
 
     section: str
@@ -28,6 +35,10 @@ class Row:
     goal: str = ""
     note: str = ""
 
+    @property
+    def more_is_better(self) -> bool:
+        return self.unit.endswith("/s")
+
 
 @dataclass(slots=True)
 class Report:
@@ -37,7 +48,10 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     def add(self, row: Row) -> None:
-        self.rows.append(replace(row, value=_measured(row.value), ratio=_measured(row.ratio)))
+        value, ratio = _measured(row.value), _measured(row.ratio)
+        missing = value is None or (ratio is None and bool(row.against))
+        note = row.note or (TOO_SHORT if missing else "")
+        self.rows.append(replace(row, value=value, ratio=ratio, note=note))
 
     def extend(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -55,8 +69,8 @@ class Report:
     def show(self, console: Console) -> None:
         """A table per section, with a bar per unit so that the eye finds the differences."""
         for section in self.sections():
-            console.print(_table(section, self.of(section)))
-        for note in self.notes:
+            console.print(_table(section, self.of(section), with_bars=console.width >= WITH_BARS))
+        for note in (LEGEND, *self.notes):
             console.print(f"[dim]{note}[/dim]")
 
 
@@ -65,22 +79,24 @@ def _measured(value: float | None) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def _table(section: str, rows: Sequence[Row]) -> Table:
+def _table(section: str, rows: Sequence[Row], *, with_bars: bool) -> Table:
     table = Table(title=section, title_justify="left", expand=False)
-    table.add_column("work", min_width=34)
-    table.add_column("value", justify="right")
-    table.add_column("unit")
-    table.add_column("", no_wrap=True, min_width=BAR_WIDTH)
-    table.add_column("ratio", justify="right")
+    table.add_column("work")
+    table.add_column("value", justify="right", no_wrap=True)
+    table.add_column("unit", no_wrap=True)
+    if with_bars:
+        table.add_column("", no_wrap=True, min_width=BAR_WIDTH)
+    table.add_column("ratio", justify="right", no_wrap=True)
     table.add_column("against")
-    table.add_column("goal")
+    table.add_column("goal", no_wrap=True)
     largest = largest_by_unit(rows)
     for row in rows:
         share = share_of(row, largest)
         bar = "" if share is None else "▇" * max(round(BAR_WIDTH * share), 1)
+        figures = [number(row.value), row.unit, *([bar] if with_bars else [])]
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}x"
         work = f"{row.work}\n[dim]{row.note}[/dim]" if row.note else row.work
-        table.add_row(work, number(row.value), row.unit, bar, ratio, row.against, row.goal)
+        table.add_row(work, *figures, ratio, row.against, row.goal)
     return table
 
 
@@ -97,6 +113,10 @@ def share_of(row: Row, largest: Mapping[str, float]) -> float | None:
     if row.value is None:
         return None
     return row.value / largest[row.unit] if largest[row.unit] else 0.0
+
+
+def written(row: Row) -> str:
+    return number(row.value) if row.value is None else f"{number(row.value)} {row.unit}"
 
 
 def number(value: float | None) -> str:
@@ -118,6 +138,8 @@ class Latencies:
 
 def summarize(durations_s: Sequence[float], elapsed_s: float) -> Latencies:
     """Median and tail of `durations_s`, and how many were done per second over `elapsed_s`."""
+    if not durations_s:
+        return Latencies(math.nan, math.nan, math.nan)
     ordered = sorted(durations_s)
     tail = ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))]
     return Latencies(statistics.median(ordered) * 1e3, tail * 1e3, len(ordered) / elapsed_s)

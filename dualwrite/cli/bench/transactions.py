@@ -19,6 +19,7 @@ from dualwrite.cli.bench.report import Latencies, Report, Row, summarize
 
 VALUE = bytes(100)
 TOPIC = "bench-transactions"
+SECTION = "transactions (Produce + EndTxn, durable)"
 
 Work = Callable[[], None]
 Settings = Mapping[str, Any]
@@ -111,30 +112,34 @@ def run(report: Report, seconds: float) -> None:
         sixteen = _many(bootstrap, 16, seconds)
     with mock_cluster() as mock:
         in_memory = timed(confluent(mock, "bench-mock"), seconds)
-    section = "transactions (Produce + EndTxn, durable)"
+    section = SECTION
     report.extend(
         [
             Row(
                 section=section, work="1 producer of ours, p50", value=one.p50, unit="ms",
                 ratio=one.p50 / floor, against="fdatasync p50", goal="<= 4x",
+                note=f"fdatasync p50: {floor:.3g} ms",
             ),
             Row(section=section, work="1 producer of ours, p99", value=one.p99, unit="ms"),
             Row(
                 section=section, work="1 producer of ours", value=one.per_second, unit="txn/s",
-                ratio=one.per_second / peer.per_second, against="confluent-kafka, same broker",
+                ratio=one.per_second / peer.per_second, against="1 confluent-kafka",
             ),
-            Row(section=section, work="1 confluent-kafka", value=peer.per_second, unit="txn/s"),
             Row(
-                section=section, work="1 confluent-kafka, librdkafka's mock", unit="txn/s",
-                value=in_memory.per_second, ratio=peer.per_second / in_memory.per_second,
-                against="ours over it", note="it keeps nothing on disk",
+                section=section, work="1 confluent-kafka", value=peer.per_second, unit="txn/s",
+                ratio=peer.per_second / in_memory.per_second,
+                against="1 confluent-kafka on librdkafka's mock",
+            ),
+            Row(
+                section=section, work="1 confluent-kafka on librdkafka's mock",
+                value=in_memory.per_second, unit="txn/s", note="it keeps nothing on disk",
             ),
             Row(section=section, work="1 confluent-kafka, p50", value=peer.p50, unit="ms"),
             Row(section=section, work="8 producers of ours", value=eight.per_second, unit="txn/s"),
             Row(section=section, work="8 producers of ours, p99", value=eight.p99, unit="ms"),
             Row(
                 section=section, work="16 producers of ours", value=sixteen.per_second, unit="txn/s",
-                goal=">= 6k/s", note="one event loop",
+                goal=">= 6,000 txn/s", note="one event loop",
             ),
         ]
     )  # fmt: skip
@@ -167,12 +172,19 @@ def _beside_apache_kafka(report: Report, section: str, ours: Latencies, seconds:
             return
         with kafka:
             theirs = _many(kafka.bootstrap_servers, 16, seconds)
-    report.add(
-        Row(
-            section=section, work="16 producers of ours, Apache Kafka", value=theirs.per_second,
-            unit="txn/s", ratio=ours.per_second / theirs.per_second, against="ours over it",
-            goal=">= 2x", note="it does not fsync",
-        )
+    work = "16 producers of ours"
+    on_kafka = f"{work} on Apache Kafka"
+    report.extend(
+        [
+            Row(
+                section=section, work=on_kafka, value=theirs.per_second, unit="txn/s",
+                note="it does not fsync",
+            ),
+            Row(
+                section=section, work=work, value=ours.per_second, unit="txn/s",
+                ratio=ours.per_second / theirs.per_second, against=on_kafka, goal=">= 2x",
+            ),
+        ]
     )  # fmt: skip
 
 
