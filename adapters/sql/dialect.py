@@ -69,6 +69,9 @@ class SqlDialect(ABC):
         """Asked once, right before COMMIT: is it still the transaction that was marked?"""
         return True
 
+    any_statement_begins = False
+    """Whether `has_begun` is true after every statement, whatever it was."""
+
     def has_begun(self, connection: Connection) -> bool:
         """Where it can be known at no cost: whether there is an open transaction."""
         return False

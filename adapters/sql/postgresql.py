@@ -40,6 +40,8 @@ _FAILURES = {
 _SURELY_ROLLED_BACK = frozenset(("22", "23", "25", "40", "42", "44", "P0"))
 _COMPLETION_UNKNOWN = "40003"
 
+_IDLE = 0  # of libpq, as psycopg tells it
+
 _STRONG = ("on", "remote_apply")
 
 # `on`, unless the setting is stronger already: `remote_apply` must not be weakened.
@@ -96,6 +98,15 @@ class PostgreSql(SqlDialect):
 
     def durable_by(self, returned: object) -> bool:
         return returned in _STRONG
+
+    any_statement_begins = True
+
+    def has_begun(self, connection: Connection) -> bool:
+        # A string of several statements may hold a COMMIT; the driver would begin again silently.
+        driver: Any = connection.connection.driver_connection
+        if hasattr(driver, "is_in_transaction"):  # asyncpg
+            return bool(driver.is_in_transaction())
+        return bool(driver.info.transaction_status != _IDLE)
 
     def reads_from_snapshot(self, isolation_level: str, connection: Connection) -> bool:
         return isolation_level.upper() in ("REPEATABLE READ", "SERIALIZABLE")

@@ -58,7 +58,7 @@ class SqlTransaction:
         self._is_over = False
         self._was_ended = False
         """By somebody else: the user, or the database."""
-        self._has_begun = False
+        self._must_have_begun = False
         self._commit_sent = False
         self._commit_done = False
         self._guard()
@@ -211,8 +211,8 @@ class SqlTransaction:
         if isinstance(self._link, OwnLink):
             self._was_ended |= self._link.is_lost
         has_begun = self._dialect.has_begun(connection)
-        self._was_ended |= self._has_begun and not has_begun
-        self._has_begun = has_begun
+        self._was_ended |= self._must_have_begun and not has_begun
+        self._must_have_begun = has_begun
 
     def before_rollback(self) -> None:
         if not self._is_ending:
@@ -241,3 +241,4 @@ class SqlTransaction:
             raise InvalidTxnState(
                 f"this statement would end the transaction by itself: {statement[:60]}"
             )
+        self._must_have_begun |= self._dialect.any_statement_begins

@@ -571,3 +571,23 @@ def _wait_for_lock(database):
     while not waiting:
         with database.engine.connect() as connection:
             waiting = connection.execute(query).scalar()
+
+
+@pytest.mark.parametrize("before", [[], ["SELECT 1"]])
+@pytest.mark.parametrize("after", [[], ["SELECT 1"]])
+@pytest.mark.parametrize("resource", ["session", "connection"])
+def test_commit_inside_a_string_of_statements_is_noticed(store, resource, before, after):
+    """What it has committed is final, and the driver begins again for whatever comes next."""
+    fence = store.claim("app-0").fence
+    transaction = store.begin()
+    made = transaction.resource(resource)
+    connection = made if resource == "connection" else made.connection()
+    for statement in [*before, "SELECT 1; COMMIT", *after]:
+        connection.exec_driver_sql(statement)
+    with pytest.raises(InvalidTxnState, match="ended by itself"):
+        transaction.flush()
+    with pytest.raises(InvalidTxnState, match="ended by itself"):
+        store.remember(transaction.handle, "app-0", FIRST, fence)
+    transaction.rollback()
+
+    assert store.recall("app-0", fence) == PreparedTxnState.NONE
