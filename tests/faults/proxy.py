@@ -50,7 +50,14 @@ class Drop:
     """
 
 
-Action = Pass | Cut | Hold | Drop
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """From this frame on the connection is silent in both directions until `FaultProxy.release`, which
+    delivers everything that was sent meanwhile, even if the client has gone.
+    """
+
+
+Action = Pass | Cut | Hold | Drop | Stall
 PASS = Pass()
 
 
@@ -112,9 +119,11 @@ class _Link:
     apis: dict[int, int] = field(default_factory=dict)  # correlation id -> API key
     held: int = 0
     nothing_held: asyncio.Event = field(default_factory=asyncio.Event)
+    going: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.nothing_held.set()
+        self.going.set()
 
     def hold(self) -> None:
         self.held += 1
@@ -156,7 +165,7 @@ class FaultProxy:
         self.close()
 
     def release(self) -> int:
-        """Deliver what is held back, in order; the number of frames."""
+        """Deliver what is held back, in order, and end every stall; the number of both."""
         return int(self._call(self._release()))
 
     def reset_all(self) -> int:
@@ -206,7 +215,10 @@ class FaultProxy:
                 writer.write(frame)
                 await writer.drain()
             link.let_go()
-        return len(held)
+        stalled = [link for link in self._links if not link.going.is_set()]
+        for link in stalled:
+            link.going.set()
+        return len(held) + len(stalled)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.target is None:
@@ -252,8 +264,16 @@ class FaultProxy:
             while True:
                 head = await reader.readexactly(_SIZE.size)
                 frame = head + await reader.readexactly(_SIZE.unpack(head)[0])
+                await link.going.wait()
                 action = judge(link, frame)
                 match action:
+                    case Stall():
+                        link.hold()
+                        link.going.clear()
+                        await link.going.wait()
+                        writer.write(frame)
+                        await writer.drain()
+                        link.let_go()
                     case Hold():
                         link.hold()
                         self._held.append((link, writer, frame))

@@ -1,14 +1,18 @@
-"""A network that cuts, delays, slices and floods: nothing is lost, written twice or torn."""
+"""A network that cuts, stalls, delays, slices and floods: nothing is lost, written twice or torn."""
 
+import asyncio
 import os
 import random
 import statistics
+import struct
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from dualwrite import TwoPhaseProducer
@@ -17,11 +21,15 @@ from dualwrite.cli.bench.noise import Noise
 from dualwrite.pytest_plugin import read_topic
 from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
+from dualwrite.wire.frame import encode_request
+from dualwrite.wire.messages.api_versions import ApiVersionsRequest
 from dualwrite.wire.messages.end_txn import EndTxnRequest
 from tests.broker.raw_client import RawClient, batch, fetch_request
-from tests.faults.proxy import Cut, FaultProxy, Hold, Once, Pass, Plan, Slow
+from tests.dualwrite.waiting import wait_until
+from tests.faults.proxy import Cut, FaultProxy, Hold, Once, Pass, Plan, Slow, Stall
 
 SEED = 20_261_118
+SHORT_TIMEOUTS = {"request.timeout.ms": 500, "socket.timeout.ms": 500}
 MIB = 2**20
 
 
@@ -112,6 +120,118 @@ def test_reset_after_every_byte(proxy, topic, api_key, is_response):
     assert written(proxy, topic) == expected
 
 
+class OurWriter:
+    """Pairs by our producer. It gets over all that a test here does to its connections."""
+
+    def __init__(self, proxy, name, **settings):
+        self._producer = producer_of(proxy, name, **settings)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._producer.close()
+
+    def write_pair(self, topic, number):
+        write_pair(self._producer, topic, number)
+        return "ok"
+
+
+class ConfluentWriter:
+    """Pairs by librdkafka, transactions of version 1. It reconnects, tries again and gives up by its
+    own rules, so a pair may be there (ok), be not there (fail), or either (info).
+    """
+
+    def __init__(self, proxy, name, **settings):
+        self._settings = {
+            "bootstrap.servers": proxy.bootstrap_servers,
+            "transactional.id": name,
+            "linger.ms": 0,
+            "reconnect.backoff.ms": 1,
+            "reconnect.backoff.max.ms": 20,
+            "retry.backoff.ms": 5,
+            "retry.backoff.max.ms": 50,
+            "log_level": 0,
+            **{key: value for key, value in settings.items() if key != "request.timeout.ms"},
+        }
+        self._producer = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._producer = None
+
+    def write_pair(self, topic, number):
+        if self._producer is None:
+            self._producer = Producer(self._settings)
+            self._producer.init_transactions(60)
+        is_ending = False
+        try:
+            self._producer.begin_transaction()
+            for partition in range(2):
+                value = f"{number:06d}-{partition}".encode()
+                self._producer.produce(topic, value, partition=partition)
+            is_ending = self._producer.flush(60) == 0
+            return self._commit()
+        except KafkaException as failed:
+            if failed.args[0].txn_requires_abort():
+                self._producer.abort_transaction(60)
+                return "fail"
+            self._producer = None
+            return "info" if is_ending else "fail"
+
+    def _commit(self):
+        while True:
+            try:
+                self._producer.commit_transaction(60)
+            except KafkaException as failed:
+                if not failed.args[0].retriable():
+                    raise
+            else:
+                return "ok"
+
+
+def judge(told, values):
+    """Nothing lost, nothing twice, nothing torn; by number of the pair what its writer was told."""
+    assert len(values) == len(set(values)), "twice"
+    for number, outcome in told.items():
+        pair = {f"{number:06d}-{partition}" for partition in range(2)}
+        found = pair & set(values)
+        assert found in (pair, set()), f"torn: {number}, {outcome}"
+        assert outcome != "ok" or found, f"lost: {number}"
+        assert outcome != "fail" or not found, f"said to have failed: {number}"
+    assert {int(value.partition("-")[0]) for value in values} <= set(told), "of nobody"
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    "api_key",
+    [ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.PRODUCE, ApiKey.END_TXN],
+    ids=lambda key: key.name,
+)
+@pytest.mark.parametrize("is_response", [False, True], ids=["request", "response"])
+def test_reset_after_every_byte_under_version_1(proxy, topic, api_key, is_response):
+    proxy.plan = sizes = Sizes()
+    with ConfluentWriter(proxy, topic) as writer:
+        told = {0: writer.write_pair(topic, 0)}
+        assert ApiKey.ADD_PARTITIONS_TO_TXN in sizes.requests, "these are version 2"
+        size = (sizes.responses if is_response else sizes.requests)[api_key]
+        for after_bytes in range(size + 1):
+            proxy.plan = plan = Once(api_key, Cut(after_bytes), response=is_response)
+            told[after_bytes + 1] = writer.write_pair(topic, after_bytes + 1)
+            assert plan.happened.is_set()
+        proxy.plan = Plan()
+        told[size + 2] = writer.write_pair(topic, size + 2)
+
+    where = "response" if is_response else "request"
+    outcomes = dict(Counter(told.values()))
+    print(f"{size + 1} resets in {api_key.name}, {where}, version 1: {outcomes}")
+    assert told[size + 2] == "ok"
+    judge(told, written(proxy, topic))
+
+
 @pytest.mark.parametrize("held_commits", [True, False], ids=["commit", "abort"])
 def test_delayed_end_does_not_touch_the_next_transaction(proxy, topic, held_commits):
     """The anomaly that Jepsen found in the protocol of old: KIP-890's epochs refuse the late EndTxn."""
@@ -153,8 +273,7 @@ def test_delayed_end_does_not_touch_the_next_transaction(proxy, topic, held_comm
 @pytest.mark.parametrize("is_response", [False, True], ids=["request", "response"])
 def test_half_open_connection(proxy, topic, api_key, is_response):
     """The peer is silent and the connection stays: only a timeout can tell."""
-    timeouts = {"request.timeout.ms": 500, "socket.timeout.ms": 500}
-    with producer_of(proxy, topic, **timeouts) as producer:
+    with producer_of(proxy, topic, **SHORT_TIMEOUTS) as producer:
         write_pair(producer, topic, 0)
         proxy.plan = plan = Once(api_key, Hold(), response=is_response)
         write_pair(producer, topic, 1)
@@ -164,6 +283,36 @@ def test_half_open_connection(proxy, topic, api_key, is_response):
         write_pair(producer, topic, 3)
 
     assert written(proxy, topic) == [f"{n:06d}-{p}" for n in range(4) for p in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("writer_of", "api_key"),
+    [
+        (OurWriter, ApiKey.PRODUCE),
+        (OurWriter, ApiKey.END_TXN),
+        # Not its EndTxn: under version 1 a late one ends whatever is open then, in Kafka too.
+        (ConfluentWriter, ApiKey.PRODUCE),
+    ],
+    ids=["our Produce", "our EndTxn", "librdkafka's Produce"],
+)
+def test_a_connection_that_stalls_for_longer_than_its_client_waits(
+    proxy, topic, writer_of, api_key
+):
+    """What was sent on it arrives when the client has long done the same on another."""
+    told = {}
+    with writer_of(proxy, topic, **SHORT_TIMEOUTS) as writer:
+        told[0] = writer.write_pair(topic, 0)
+        proxy.plan = plan = Once(api_key, Stall())
+        for number in (1, 2):
+            told[number] = writer.write_pair(topic, number)
+        assert plan.happened.is_set()
+        assert proxy.release() == 1
+        for number in (3, 4):
+            told[number] = writer.write_pair(topic, number)
+
+    print(f"a stall in {api_key.name}: {dict(Counter(told.values()))}")
+    assert told[0] == told[4] == "ok"
+    judge(told, written(proxy, topic))
 
 
 class SilentProduce(Once):
@@ -270,3 +419,63 @@ def test_healthy_clients_work_beside_slow_ones_and_garbage():
         for name in ("quiet", "noisy"):
             found = [m.value() for m in read_topic(name, broker.bootstrap_servers)]
             assert found == [b"%d" % number for number in range(count)]
+
+
+class Storm:
+    """Clients that all connect at once, ask for something and hang up, again and again until it is
+    over.
+    """
+
+    CLIENTS = 1000
+
+    def __init__(self, port):
+        self._port = port
+        self._over = threading.Event()
+        self.connections = 0
+
+    def run(self):
+        asyncio.run(self._run())
+
+    async def _run(self):
+        while not self._over.is_set():
+            await asyncio.gather(*(self._connect() for _ in range(self.CLIENTS)))
+
+    async def _connect(self):
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        writer.write(encode_request(ApiVersionsRequest(), 3, 1, "storm"))
+        (size,) = struct.unpack(">i", await reader.readexactly(4))
+        await reader.readexactly(size)
+        self.connections += 1
+        writer.transport.abort()
+
+    def end(self):
+        self._over.set()
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="needs /proc")
+def test_healthy_clients_work_in_a_storm_of_connections():
+    """As when a network comes back: everybody is answered, and nothing of it stays."""
+    count = 30
+    with BrokerProcess() as broker, ThreadPoolExecutor(1) as pool:
+        durations(broker, "storm", 1)
+        before = descriptors(broker.pid)
+        storm = Storm(broker.port)
+        raging = pool.submit(storm.run)
+        try:
+            found = durations(broker, "storm", count)
+        finally:
+            storm.end()
+        raging.result(120)
+        print(
+            f"{storm.connections:,} connections, transactions: p50 {statistics.median(found):.1f} ms"
+        )
+
+        assert storm.connections >= Storm.CLIENTS
+        wait_until(lambda: descriptors(broker.pid) <= before)
+        values = [int(m.value()) for m in read_topic("storm", broker.bootstrap_servers)]
+        assert values == [0, *range(count)]
