@@ -38,7 +38,8 @@ def look(
         described = _of_either_mode(described, resumed)
     found = explain(row, described, Owner.of_this_process().is_gone)
     reasons = (*_in_doubt(store, slot_of(store, transactional_id)), *found.reasons)
-    return Explanation(found.advice, reasons), described
+    found = Explanation(found.advice, reasons)
+    return (_if_here(found, row, admin.cluster_id()) if row else found), described
 
 
 def _in_doubt(store: Store, slot: str) -> list[str]:
@@ -57,12 +58,32 @@ def look_at_all(rows: Sequence[StoreRow], admin: TransactionAdmin) -> dict[str, 
     ids = [*(row.transactional_id for row in rows), *resumed.values()]
     found = admin.describe_transactions(ids) if ids else {}
     is_gone = Owner.of_this_process().is_gone
-    return {
-        row.transactional_id: explain(
-            row, _of_either_mode(found[row.transactional_id], found[resumed[row]]), is_gone
-        )
-        for row in rows
-    }
+    cluster_id = admin.cluster_id() if rows else ""
+
+    def explained(row: StoreRow) -> Explanation:
+        described = _of_either_mode(found[row.transactional_id], found[resumed[row]])
+        return _if_here(explain(row, described, is_gone), row, cluster_id)
+
+    return {row.transactional_id: explained(row) for row in rows}
+
+
+def _if_here(explanation: Explanation, row: StoreRow, cluster_id: str) -> Explanation:
+    """Overrule any advice about a row that remembers another cluster's transactions (T11)."""
+    elsewhere = _bound_elsewhere(row, cluster_id)
+    if not elsewhere:
+        return explanation
+    return Explanation("look", (*explanation.reasons, elsewhere))
+
+
+def _bound_elsewhere(row: StoreRow | None, cluster_id: str) -> str:
+    """What to do about a row of another cluster; nothing to say about one of this cluster."""
+    if row is None or row.cluster_id in ("", cluster_id):
+        return ""
+    return (
+        f"{row.transactional_id} is bound to Kafka cluster {row.cluster_id!r}, this one is"
+        f" {cluster_id!r}: name the other one with --bootstrap-servers, or this one's own store;"
+        " if the cluster was rebuilt, bind it anew by dualwrite recover --adopt"
+    )
 
 
 def _of_either_mode(
@@ -113,6 +134,9 @@ def terminate(
         admin, transactional_id
     )  # before a claim, which would fence its owner for nothing
     slot = slot_of(store, transactional_id)
+    elsewhere = _bound_elsewhere(store.row(slot), admin.cluster_id())
+    if elsewhere:
+        raise Refusal(elsewhere)
     claim = store.claim(slot, owner=recorded_by)
     # After the claim no commit can land any more, so what is read now stays true.
     try:
@@ -158,7 +182,8 @@ def _abort_exactly(
         admin.end_txn(name, pair.producer_id, pair.epoch, False)
         return
     two_phase = {"transactional.id": name, "transaction.two.phase.commit.enable": True}
-    with TwoPhaseProducer({**config, **two_phase}) as producer:
+    producer = _Overruling({**config, **two_phase})
+    with producer:
         producer.init_transactions(keep_prepared_txn=True)
         try:
             store.recall(slot, fence)
@@ -166,7 +191,13 @@ def _abort_exactly(
             raise Refusal(f"{slot} was claimed by somebody else meanwhile") from error
         if producer.prepared_txn_state != pair:
             raise Refusal(f"{name} has nothing open any more of what was looked at")
-        producer.abort_transaction()
+        producer.overrule()
+
+
+class _Overruling(TwoPhaseProducer):
+    def overrule(self) -> None:
+        """Abort by force, so that the owner does not take it for an end of its own."""
+        self._run("overrule", self._flows.overrule(), None)
 
 
 def _require_open(admin: TransactionAdmin, transactional_id: str) -> TransactionDescription:

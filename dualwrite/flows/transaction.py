@@ -362,6 +362,21 @@ class TransactionFlows:
         was_failed = self.states.state is State.ABORTABLE_ERROR
         yield from self._end(State.ABORTING, renew=was_failed)
 
+    def overrule(self) -> Flow[None]:
+        """Abort by force what an earlier owner has left open and keep-prepared has taken over.
+
+        By InitProducerId instead of EndTxn, which the broker would take for the client's own end. It
+        carries the pair that keep-prepared gave, so whoever has come since fences it.
+        """
+        self.states.require("abort_transaction")
+        if not self._is_recovered:
+            raise InvalidTxnState("only what an earlier owner has left open can be overruled")
+        if self.states.state is not State.ABORTING:
+            self.states.move(State.ABORTING)
+        with self._failing():
+            yield from self._init_producer_id(False, self.pair)
+        self._ended()
+
     def _end(self, target: State, renew: bool = False) -> Flow[None]:
         if self.states.state is not target:
             self.states.move(target)

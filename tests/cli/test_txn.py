@@ -1,6 +1,7 @@
 """The operator's commands never guess: claim first, then read, then end."""
 
 import pytest
+from sqlalchemy import text
 
 from dualwrite import Fenced
 from tests.cli.operator import as_json, dualwrite
@@ -163,6 +164,24 @@ def test_force_terminate_aborts_what_was_never_decided(sqlite_world, to, undecid
     assert dualwrite("txn", "force-terminate", undecided.transactional_id, *to).exit_code == 0
     assert dualwrite("txn", "force-terminate", undecided.transactional_id, *to).exit_code == 1
     sqlite_world.assert_agree([])
+
+
+def test_another_cluster_s_id_is_left_alone_and_the_operator_told_what_to_do(
+    sqlite_world, to, undecided
+):
+    with sqlite_world.engine.begin() as connection:
+        connection.execute(text(f"UPDATE {sqlite_world.state_table} SET cluster_id = 'elsewhere'"))
+    before = sqlite_world.store.row(undecided.transactional_id)
+
+    for command in ("explain", "resolve", "force-terminate"):
+        result = dualwrite("txn", command, undecided.transactional_id, *to)
+        assert result.exit_code == 1, command
+        assert "bound to Kafka cluster 'elsewhere'" in result.output
+        assert "--bootstrap-servers" in result.output
+
+    assert sqlite_world.store.row(undecided.transactional_id) == before
+    described = as_json(dualwrite("txn", "describe", undecided.transactional_id, *to[:2], "--json"))
+    assert described["state"] == "Ongoing"
 
 
 def test_recover_sweeps_an_app(sqlite_world, to, decided):

@@ -2,7 +2,9 @@
 
 import pytest
 
-from dualwrite import TransactionAdmin
+from dualwrite import Fenced, HeuristicAbort, TransactionAdmin, TwoPhaseProducer
+from dualwrite.adapters.sql import SqlStore
+from dualwrite.broker import Broker
 from dualwrite.operations import Refusal, look, look_at_all, resolve, terminate
 from tests.dualwrite.crashed import CrashedInstance
 from tests.dualwrite.test_resume import CrashedInResume
@@ -73,6 +75,87 @@ def test_forced_end_of_what_has_ended_meanwhile_is_refused(sqlite_world):
         terminate(config, world.store, admin, owner.transactional_id)
     owner.die()
     assert world.store.row(owner.transactional_id).owner == ""
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+def test_forced_end_is_no_end_by_the_client(sqlite_world, is_decided):
+    """The KIP's own recipe, with a bare producer, must not take it for "completed long ago"."""
+    world = sqlite_world
+    owner = CrashedInstance(world, f"{world.app}-0").prepare(1)
+    if is_decided:
+        owner.decide()
+    owner.die()
+    config = {"bootstrap.servers": world.bootstrap}
+    with TransactionAdmin(config) as admin:
+        terminate(config, world.store, admin, owner.transactional_id, reason="readers wait")
+    restarted = TwoPhaseProducer(
+        {
+            **config,
+            "transactional.id": owner.transactional_id,
+            "transaction.two.phase.commit.enable": True,
+        }
+    )
+    with restarted:
+        restarted.init_transactions(keep_prepared_txn=True)
+        with pytest.raises(HeuristicAbort, match="forced"):
+            restarted.complete_transaction(owner.state)
+    assert world.records() == []
+
+
+def test_forced_end_never_strikes_a_peer_that_came_behind_its_last_look(sqlite_world):
+    """The store says that the claim is still the newest; then a peer takes over and decides."""
+    world = sqlite_world
+    peers = []
+
+    class SeenEarly(SqlStore):
+        def recall(self, name, fence):
+            found = super().recall(name, fence)
+            peer = CrashedInstance(world, name)
+            peer.producer.complete_transaction("")
+            peers.append(peer.prepare(2).decide())
+            return found
+
+    owner = CrashedInstance(world, f"{world.app}-0").prepare(1)
+    owner.die()
+    config = {"bootstrap.servers": world.bootstrap}
+    store = SeenEarly(world.engine, table=world.state_table)
+    with TransactionAdmin(config) as admin, pytest.raises(Fenced):
+        terminate(config, store, admin, owner.transactional_id)
+    peers[0].die()
+    with world.writer():
+        world.assert_agree([2])
+
+
+def test_another_cluster_s_transaction_is_refused_before_anything_is_claimed(world):
+    """T11: the row is of one cluster, the operator has named another where the same id is in use."""
+    with world.writer(slots=1, lease_seconds=60), Broker() as other:
+        elsewhere = {"bootstrap.servers": other.bootstrap_servers}
+        before = world.store.row(f"{world.app}-0")
+        left = TwoPhaseProducer(
+            {
+                **elsewhere,
+                "transactional.id": before.transactional_id,
+                "transaction.two.phase.commit.enable": True,
+            }
+        )
+        left.init_transactions()
+        left.begin_transaction()
+        left.produce(world.topic, b"x")
+        left.prepare_transaction()
+        left.close()
+        with TransactionAdmin(elsewhere) as admin:
+            explanation, described = look(world.store, admin, before.transactional_id)
+            assert explanation.advice == "look"
+            assert before.cluster_id in explanation.reasons[-1]
+            with pytest.raises(Refusal, match="--bootstrap-servers"):
+                resolve(elsewhere, world.store, explanation, before.transactional_id, now=True)
+            assert look_at_all([before], admin) == {before.transactional_id: explanation}
+            with pytest.raises(Refusal, match="--bootstrap-servers"):
+                terminate(elsewhere, world.store, admin, before.transactional_id, reason="x")
+            assert described.state == "Ongoing"
+            assert look(world.store, admin, before.transactional_id) == (explanation, described)
+        assert world.store.row(before.transactional_id) == before
+        assert world.store.heuristics() == []
 
 
 @pytest.mark.parametrize("is_asked_by_slot", [True, False])
