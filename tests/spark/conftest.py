@@ -12,6 +12,8 @@ from tests.spark import faults
 HERE = Path(__file__).parent
 ROUND_SECONDS_MAX = 3600
 
+pytest.register_assert_rewrite("tests.spark.campaign")
+
 collect_ignore_glob: list[str] = []
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dualwrite.broker import BrokerProcess
 from tests.spark import kafka
-from tests.spark.campaign import Campaign, DriverProcesses, TableCampaign, conduct, rounds
+from tests.spark.campaign import Campaign, DriverProcesses, TableCampaign, conduct, not_once, rounds
 from tests.spark.faults import POINTS_OF_TASKS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -91,6 +91,11 @@ def campaign(parts):
 def table_campaign(parts, postgres_url):
     with closing(TableCampaign(postgres_url, *parts)) as campaign:
         yield campaign
+
+
+def test_a_row_that_is_lost_or_twice_or_nobodys_is_told():
+    assert not_once([2, 0, 1], rows=3) == {}
+    assert not_once([2, 0, 0, 7], rows=4) == {0: 2, 1: 0, 3: 0, 7: 1}
 
 
 @pytest.mark.parametrize("faults", [LONG, TABLE_LONG])
