@@ -13,6 +13,7 @@ from typing import Protocol
 
 from dualwrite.errors import ConfigurationError, Fenced
 from dualwrite.failures import UnsupportedByBroker
+from dualwrite.flows.transaction import TimeoutRefused
 from dualwrite.owner import Owner
 from dualwrite.prepared import PreparedTxnState
 from dualwrite.resume import Resume
@@ -199,7 +200,7 @@ class Upkeep:
         if not slot.is_lost:
             try:
                 yield from self._leave_resume_mode(slot)
-                yield from self.mode.recover(slot)
+                yield from self._recover_in(self.mode, slot)
             except Fenced:
                 if not slot.is_lost:
                     raise  # by Kafka alone: the next attempt inits again
@@ -210,6 +211,25 @@ class Upkeep:
         self.pool.drop(slot)
         if not slot.is_lost:
             yield from call(self._around.store.release, slot.transactional_id, slot.fence)
+
+    def _recover_in(self, mode: Mode, slot: Slot) -> Steps[None]:
+        """Recover in a mode, with a timeout that the broker takes if nobody has chosen one."""
+        settings, around = self._settings, self._around
+        while True:
+            try:
+                yield from mode.recover(slot)
+            except TimeoutRefused:
+                if not settings.lower_resume_timeout():
+                    raise
+                around.resume_timeout = settings.resume_timeout_ms / 1000
+                logging.getLogger(__name__).warning(
+                    "event=resume_timeout app=%s timeout_ms=%s reason=the broker's"
+                    " transaction.max.timeout.ms is below what was tried before",
+                    settings.app,
+                    settings.resume_timeout_ms,
+                )
+            else:
+                return
 
     def _hold(self, slot: Slot) -> None:
         """Take a claimed slot into the pool. What was seen before may be older than its claim."""
@@ -237,7 +257,7 @@ class Upkeep:
         if slot.is_claimed and not slot.leaves_resume_mode:
             slot.leaves_resume_mode = yield from self._was_in_resume_mode(slot)
         if slot.leaves_resume_mode:
-            yield from Resume(self._around).recover(slot)
+            yield from self._recover_in(Resume(self._around), slot)
             self._resumed.discard(slot.transactional_id)
             slot.leaves_resume_mode = False
 

@@ -21,8 +21,12 @@ slots are taken over before `lease_seconds` have passed, and six renewals may fa
 SLOT_TIMEOUT_MAX = 86_400
 """Clocks and locks refuse what some programs take for "for ever"."""
 
-RESUME_TIMEOUT_MS = 900_000
-"""Brokers' usual upper limit, and so the longest outage that resume mode bridges by itself."""
+RESUME_TIMEOUTS_MS = (900_000, 600_000, 300_000, 120_000, 60_000, 30_000, 10_000)
+"""The longest that the broker takes is the longest outage that resume mode bridges by itself.
+
+The first is brokers' usual upper limit, the others what administrators usually lower it to. Trying
+them needs no right, and asking for the limit would.
+"""
 
 _OWNED = (
     "transactional.id",
@@ -49,6 +53,10 @@ class WriterSettings:
     mode: ModeName = "auto"
     adopt: bool = False
     on_step: Callable[[str], None] | None = None
+    _timeouts_ms: list[int] = field(
+        init=False, repr=False, compare=False, default_factory=lambda: list(RESUME_TIMEOUTS_MS)
+    )
+    """What no broker has refused yet."""
 
     def __post_init__(self) -> None:
         require_mapping(self.config)
@@ -94,12 +102,25 @@ class WriterSettings:
         if two_phase:
             config["transaction.two.phase.commit.enable"] = True
         else:
-            config.setdefault("transaction.timeout.ms", RESUME_TIMEOUT_MS)
+            config.setdefault("transaction.timeout.ms", self.resume_timeout_ms)
         return config
 
     @property
     def resume_timeout_ms(self) -> int:
-        return int(self.config.get("transaction.timeout.ms", RESUME_TIMEOUT_MS))
+        return int(self.config.get("transaction.timeout.ms", self._timeouts_ms[0]))
+
+    def lower_resume_timeout(self) -> bool:
+        """Go on with the next smaller one, as the broker refuses this; False if it was given."""
+        if "transaction.timeout.ms" in self.config:
+            return False
+        if len(self._timeouts_ms) == 1:
+            raise ConfigurationError(
+                f"the broker's transaction.max.timeout.ms is below {self.resume_timeout_ms} ms, which"
+                " leaves resume mode too little time: raise it, or give 'transaction.timeout.ms' with"
+                " mode='resume'"
+            )
+        del self._timeouts_ms[0]
+        return True
 
 
 def _check_number(name: str, value: object, kind: type, low: float, high: float) -> None:

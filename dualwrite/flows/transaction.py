@@ -56,6 +56,10 @@ _OFFSETS_V2 = 5
 _ADD_PARTITIONS_MAX = 3
 
 
+class TimeoutRefused(ConfigurationError):
+    """`transaction.timeout.ms` is above the broker's `transaction.max.timeout.ms`."""
+
+
 class TransactionFlows:
     """A transactional producer without IO."""
 
@@ -164,7 +168,7 @@ class TransactionFlows:
             limit=TWO_PHASE_INIT,
             at_least=at_least,
             context=f"InitProducerId of {self.transactional_id!r}",
-            fail=verdicts.two_phase_failure if two_phase else verdicts.failure,
+            fail=verdicts.two_phase_failure if two_phase else _init_failure,
         )
         if response.producer_id < 0 or response.producer_epoch < 0:
             code = int(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -550,3 +554,9 @@ def _worst(codes: Generator[int]) -> int:
         key=lambda code: code == ErrorCode.OPERATION_NOT_ATTEMPTED,
     )
     return failed[0] if failed else 0
+
+
+def _init_failure(judgement: verdicts.Verdict, code: int, context: str) -> Exception:
+    if code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+        return TimeoutRefused(f"{context}: {ErrorCode.name_of(code)} ({code})")
+    return verdicts.failure(judgement, code, context)

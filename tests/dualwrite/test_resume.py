@@ -420,6 +420,71 @@ def test_too_little_time_before_a_resend_is_decided_undoes_it(world, late):
         world.assert_agree([1])
 
 
+@pytest.fixture
+def strict_broker():
+    """Its limit for a transaction's age is below what brokers usually have."""
+    settings = {"transaction.version": 1, "transaction.max.timeout.ms": 200_000}
+    with Broker(settings=settings) as running:
+        yield running
+
+
+@pytest.mark.parametrize("mode", ["auto", "resume"])
+def test_broker_that_takes_no_usual_timeout_gets_the_next_smaller_one(
+    strict_broker, tmp_path, late, caplog, mode
+):
+    world = World(strict_broker.bootstrap_servers, f"sqlite:///{tmp_path / 'orders.db'}")
+    crashed = CrashedInResume(world).produce(1).decide().die()
+
+    def on_step(name):
+        if name == "remembered":
+            late[0] += 61
+
+    with world.writer(mode=mode, slots=2, on_step=on_step) as dw:
+        assert dw.mode == "resume"
+        with pytest.raises(RetryableError, match=r"timeout.ms \(120 s\)"), dw.transaction() as tx:
+            world.order(tx, 2)
+    world.assert_agree([1])
+    told = [r for r in caplog.records if "event=resume_timeout" in r.getMessage()]
+    assert "timeout_ms=120000" in told[-1].getMessage()
+    with TransactionAdmin({"bootstrap.servers": world.bootstrap}) as admin:
+        listed = [
+            f.transactional_id for f in admin.list_transactions(id_pattern=rf"{world.app}-.*")
+        ]
+        used = {f.timeout_ms for f in admin.describe_transactions(listed).values()}
+    assert used == {60_000, 120_000}  # what the dead one had been given, and ours
+    assert crashed.kafka_id in listed
+    world.close()
+
+
+def test_timeout_that_was_given_is_taken_or_refused_as_it_stands(strict_broker, tmp_path):
+    world = World(strict_broker.bootstrap_servers, f"sqlite:///{tmp_path / 'orders.db'}")
+    with pytest.raises(ConfigurationError, match="INVALID_TRANSACTION_TIMEOUT"):
+        resuming(world, config={"transaction.timeout.ms": 200_001}).open()
+    with resuming(world, config={"transaction.timeout.ms": 200_000}) as dw:
+        with dw.transaction() as tx:
+            world.order(tx, 1)
+    world.assert_agree([1])
+    world.close()
+
+
+def test_broker_whose_limit_is_below_every_usual_timeout_is_told_so(tmp_path):
+    settings = {"transaction.version": 1, "transaction.max.timeout.ms": 9_999}
+    with Broker(settings=settings) as running:
+        world = World(running.bootstrap_servers, f"sqlite:///{tmp_path / 'orders.db'}")
+        with pytest.raises(ConfigurationError, match=r"transaction.max.timeout.ms.*mode='resume'"):
+            world.writer().open()
+        world.close()
+
+
+def test_two_phase_mode_leaves_resume_mode_behind_on_such_a_broker_too(tmp_path):
+    with Broker(settings={"transaction.max.timeout.ms": 200_000}) as running:
+        world = World(running.bootstrap_servers, f"sqlite:///{tmp_path / 'orders.db'}")
+        CrashedInResume(world).produce(1).decide().die()
+        with world.writer(mode="2pc"):
+            world.assert_agree([1])
+        world.close()
+
+
 def test_consumed_offsets_are_refused(world):
     with resuming(world) as dw:
         with pytest.raises(ConfigurationError), dw.transaction() as tx:
