@@ -218,6 +218,8 @@ class FaultProxy:
         stalled = [link for link in self._links if not link.going.is_set()]
         for link in stalled:
             link.going.set()
+        for link in stalled:
+            await link.nothing_held.wait()
         return len(held) + len(stalled)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
