@@ -24,6 +24,9 @@ SPARK_TESTS = (
     "-k",
     "not postgres and not hundred",
 )
+SPARK_CRASHES = "tests/spark/test_crashes.py"
+SPARK_CAMPAIGN = (SPARK_CRASHES, "-k", "test_every_row_arrives_once_whatever_fails")
+SPARK_TABLE_CAMPAIGN = (SPARK_CRASHES, "-k", "rows_and_records_of_one_decision")
 
 MUTANTS = (
     # The order of a dual write
@@ -314,5 +317,29 @@ MUTANTS = (
         "            queue.restart_sequences()\n",
         "            pass\n",
         ("tests/client/test_sending.py", "tests/client/test_producer.py"),
+    ),
+    # What Spark's crash campaigns find by themselves, with real processes
+    Mutant(
+        "a task of Spark commits before the decision",
+        "recipes/spark/transactions.py",
+        "        return Participant(self._id, state, self._producer.transaction_version)\n",
+        "        self._producer.commit_transaction()\n"
+        "        return Participant(self._id, state, self._producer.transaction_version)\n",
+        SPARK_CAMPAIGN,
+    ),
+    Mutant(
+        "what a dead driver of Spark has decided is aborted by the next",
+        SPARK_COORDINATOR,
+        "opening(self._token, nonce, before_first))\n"
+        "        settled = self._settle(nonce, ledger.pending)",
+        "opening(self._token, nonce, before_first))\n        settled = self._settle(nonce, [])",
+        SPARK_CAMPAIGN,
+    ),
+    Mutant(
+        "the rows of a batch of Spark are committed before its decision",
+        "recipes/spark/foreach_batch.py",
+        "                    transaction.update(deciding(decision))\n",
+        "                self._decisions.update(deciding(decision))\n",
+        SPARK_TABLE_CAMPAIGN,
     ),
 )
