@@ -11,7 +11,7 @@ import pytest
 from tests.faults.images import make_image, mounted
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def memory():
     """A directory in memory, which every account may enter; images in it can be mounted."""
     if os.geteuid() != 0 or not Path("/dev/shm").is_dir():

@@ -119,7 +119,7 @@ def test_nothing_acknowledged_or_seen_is_lost_by_a_power_loss(memory, request, s
             count["inside, something seen"] += is_inside(story) and bool(story.seen)
             count["prepared, not decided"] += story.prepared is not None and not story.decided
             count["values seen"] += len(story.seen)
-    print(dict(count))
+        print(dict(count), flush=True)
     assert count["inside, something seen"]
 
 

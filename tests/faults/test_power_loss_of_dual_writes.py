@@ -206,9 +206,9 @@ def test_both_sides_agree_after_a_power_loss(memory, request, seed, kind):
             count["images"] += 1
             count["inside a transaction"] += said.is_inside
             steps[said.step] += 1
+        print(dict(count), dict(steps), flush=True)
         if count["images"] >= wanted and count["inside a transaction"] >= wanted * INSIDE_SHARE:
             break
-    print(dict(count), dict(steps))
 
 
 @pytest.mark.slow
