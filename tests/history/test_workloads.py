@@ -13,7 +13,7 @@ SECONDS_LONG = 300
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_clients_see_no_anomaly_whatever_fails(tmp_path, request, workload, seed):
     seconds = SECONDS_LONG if request.config.getoption("--long") else SECONDS

@@ -55,7 +55,7 @@ DUAL = "dual"
 KEYS = [f"{TOPIC}/{p}" for p in range(PARTITIONS)]
 WATERMARKS_PAUSE = (0.2, 0.2)
 BEGIN_SECONDS_MAX = 60
-OVERTIME_SECONDS_MAX = 200
+OVERTIME_SECONDS_MAX = 400
 """How much longer it may take until every kind of fault has struck and everybody has gone on."""
 CHORE_MS = 500
 
@@ -244,7 +244,7 @@ def _transact(
             else:
                 library.send(int(op.key.split("/")[1]), op.value)
         library.flush()
-        if chance.random() < abort_chance:
+        if chance.random() < ABORT_CHANCE:  # of records that all have been acknowledged
             library.abort()
             return "fail"
     except Exception:  # noqa: BLE001 - nobody has asked for the commit

@@ -17,6 +17,8 @@ AUTHORIZER_TESTS = ("tests/security/test_authorizer.py",)
 LOGIN_TESTS = ("tests/security/test_scram.py", "tests/security/test_sasl.py")
 SERVER_TESTS = ("tests/broker/test_server.py",)
 GROUP_TESTS = ("tests/groups/test_offsets.py", "tests/groups/test_versions.py")
+# Four client libraries and a checker that know nothing of how the broker is made.
+WORKLOAD_TESTS = ("tests/history/test_workloads.py", "-k", "whatever_fails and append")
 
 MUTANTS = (
     # The coordinator
@@ -397,5 +399,54 @@ MUTANTS = (
         "        if connection is self._favoured:\n            return True\n",
         "",
         SERVER_TESTS,
+    ),
+    # Retention
+    Mutant(
+        "a restart makes a jumped clock believed",
+        RECOVERY,
+        "ClockGuard(checkpoint.now, checkpoint.distrusted_at)",
+        "ClockGuard(checkpoint.now)",
+        ("tests/storage/test_retention.py",),
+    ),
+    Mutant(
+        "a jump that only the journal knows is believed",
+        "broker/storage/storage.py",
+        "        self._now = now\n        self._clock_guard.see(now)\n",
+        "        self._now = now\n        self._clock_guard._last = now\n",
+        ("tests/storage/test_retention.py",),
+    ),
+    Mutant(
+        "a jump before a checkpoint is believed",
+        "broker/storage/storage.py",
+        "        self._clock_guard.see(self._now)\n",
+        "",
+        ("tests/storage/test_retention.py",),
+    ),
+    # What clients see of the whole
+    Mutant(
+        "clients read what was aborted",
+        "broker/handlers/fetch.py",
+        "if entry.first_offset <= end",
+        "if entry.first_offset < 0",
+        WORKLOAD_TESTS,
+    ),
+    Mutant(
+        "clients find what they sent again twice",
+        PRODUCERS,
+        "                return duplicate\n        starts = False\n",
+        "                return ACCEPT\n        starts = False\n",
+        WORKLOAD_TESTS,
+    ),
+    Mutant(
+        "clients lose what was acknowledged out of the memory of a killed broker",
+        "broker/storage/journal.py",
+        "        file.writev(buffers, offset)\n        sync(file, slot_path(slot.name))\n",
+        "        late = self.__dict__.setdefault('_late', [])\n"
+        "        late.append((file, [bytes(part) for part in buffers], offset))\n"
+        "        if len(late) == 20:\n"
+        "            for one, parts, place in late:\n"
+        "                one.writev(parts, place)\n"
+        "            late.clear()\n",
+        WORKLOAD_TESTS,
     ),
 )
