@@ -25,10 +25,13 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Forward the frame, slowly if asked: `slice_bytes` at a time after `delay_s`."""
+    """Forward the frame, slowly if asked: `slice_bytes` at a time after `delay_s`, with a pause after
+    each slice as in a network that takes no more.
+    """
 
     delay_s: float = 0
     slice_bytes: int = 0
+    pause_s: float = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +102,9 @@ class Once(Plan):
 class Slow(Plan):
     """Delays and slices every frame in both directions."""
 
-    def __init__(self, delay_s: float, slice_bytes: int = 0) -> None:
+    def __init__(self, delay_s: float, slice_bytes: int = 0, pause_s: float = 0) -> None:
         super().__init__()
-        self._action = Pass(delay_s, slice_bytes)
+        self._action = Pass(delay_s, slice_bytes, pause_s)
 
     def on_request(self, api_key: int, frame: bytes) -> Action:
         return self._action
@@ -285,17 +288,17 @@ class FaultProxy:
                         writer.write(frame[:after_bytes])
                         await writer.drain()
                         return
-                    case Pass(delay_s, slice_bytes):
-                        await self._forward(writer, frame, delay_s, slice_bytes)
+                    case Pass():
+                        await self._forward(writer, frame, action)
         except (OSError, asyncio.IncompleteReadError):
             return
 
-    async def _forward(
-        self, writer: asyncio.StreamWriter, frame: bytes, delay_s: float, slice_bytes: int
-    ) -> None:
-        if delay_s:
-            await asyncio.sleep(delay_s)
-        step = slice_bytes or len(frame)
+    async def _forward(self, writer: asyncio.StreamWriter, frame: bytes, how: Pass) -> None:
+        if how.delay_s:
+            await asyncio.sleep(how.delay_s)
+        step = how.slice_bytes or len(frame)
         for start in range(0, len(frame), step):
             writer.write(frame[start : start + step])
             await writer.drain()
+            if how.pause_s:
+                await asyncio.sleep(how.pause_s)

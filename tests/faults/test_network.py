@@ -366,6 +366,21 @@ def test_one_byte_at_a_time(proxy, topic):
     assert written(proxy, topic) == [f"{n:06d}-{p}" for n in range(3) for p in range(2)]
 
 
+def test_a_narrow_network(proxy, topic):
+    """Less than a megabyte a second, both ways and for readers too."""
+    values = [b"%d" % number + bytes(50_000) for number in range(4)]
+    proxy.plan = Slow(0, slice_bytes=1000, pause_s=0.001)
+    with producer_of(proxy, topic) as producer:
+        for value in values:
+            producer.begin_transaction()
+            for partition in range(2):
+                producer.produce(topic, value, partition=partition)
+            producer.commit_transaction()
+
+    found = [m.value() for m in read_topic(topic, proxy.bootstrap_servers)]
+    assert found == values + values
+
+
 def resident_bytes(pid):
     with open(f"/proc/{pid}/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))

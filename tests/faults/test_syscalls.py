@@ -115,6 +115,8 @@ class FailingBroker:
             self.process.kill()
         try:
             code = self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the broker of {self.log} does not end") from None
         finally:
             self.process.kill()
         assert self.process.stdout is not None
