@@ -42,6 +42,22 @@ TITLES = {
 # Peers without a row: their figure, or what it is a share of, is with the ratio itself.
 ELSEWHERE = ("fdatasync p50", "a broker without", "2,560 MiB that they asked for")
 BESIDE_KAFKA = {"broker": 5, TRANSACTIONS: 1}
+README_ROWS = {
+    (TRANSACTIONS, "16 producers of ours", ""),
+    (TRANSACTIONS, "1 producer of ours, p50", "fdatasync p50"),
+    (TRANSACTIONS, "1 producer of ours", "1 confluent-kafka"),
+    ("broker", "broker while it is produced to", ""),
+    ("broker", "broker while it is fetched from", ""),
+    ("broker", "start to ready, empty", ""),
+    ("broker", "memory when idle", ""),
+}
+README_ROWS_BESIDE_KAFKA = {
+    (TRANSACTIONS, "16 producers of ours", "16 producers of ours on Apache Kafka"),
+    ("broker", "produce 1 KiB", "produce 1 KiB, Apache Kafka"),
+    ("broker", "fetch 1 KiB", "fetch 1 KiB, Apache Kafka"),
+    ("broker", "start to ready, empty", "start to ready, empty, Apache Kafka"),
+    ("broker", "memory when idle", "memory when idle, Apache Kafka"),
+}
 WAYS = ("unsafe double write", "outbox and poller", "dual write, wait", "dual write, background")
 KINDS = ("1 writer p50", "16 writers", "16 writers, visible")
 
@@ -129,6 +145,13 @@ def test_dual_writes_are_measured_beside_what_one_would_do_instead(measured):
     for title in TITLES["dual_writes"]:
         found = [(row["work"], row["against"] or None) for row in of_section(measured[0], title)]
         assert Counter(found) == Counter(dual_write_figures())
+
+
+def test_every_figure_of_the_readme_has_a_row(measured, has_kafka):
+    """Of its table on speed; dual writes, growth and Spark have tests of their own."""
+    found = {(row["section"], row["work"], row["against"]) for row in measured[0]}
+
+    assert found >= README_ROWS | (README_ROWS_BESIDE_KAFKA if has_kafka else set())
 
 
 def test_all_that_grows_is_measured_at_every_size(measured):
