@@ -342,4 +342,52 @@ MUTANTS = (
         "                self._decisions.update(deciding(decision))\n",
         SPARK_TABLE_CAMPAIGN,
     ),
+    # What only a kill shows
+    Mutant(
+        "a COMMIT that the database lost is taken for one that happened",
+        WRITE_PATH,
+        "        if slot.claim.state == unit.state:\n",
+        "        if True:\n",
+        ("tests/crash/test_databases.py", "-k", "of_the_database and C9a-database"),
+    ),
+    Mutant(
+        "a writer in an event loop does not wait for its COMMIT",
+        "adapters/awaitable.py",
+        "        await self._run(self._transaction.commit)\n",
+        "        asyncio.ensure_future(self._run(self._transaction.commit))\n",
+        ("tests/crash/test_async_writer.py", "-k", "async_client and C9a"),
+    ),
+    Mutant(
+        "the copy goes before it is sent again",
+        RESUME,
+        "            yield from self._send_again(slot, kept)\n",
+        "            yield from call(around.store.forget_messages, slot.transactional_id, state)\n"
+        "            yield from self._send_again(slot, kept)\n",
+        ("tests/crash/test_resume_mode.py", "-k", "while_messages_are_sent_again and C5"),
+    ),
+    Mutant(
+        "positions are committed behind the data",
+        "recipes/consume_to_db.py",
+        "                for place, offset in positions.items():\n",
+        "            with Session(self._engine) as session, session.begin():\n"
+        "                for place, offset in positions.items():\n",
+        ("tests/recipes/test_kills.py", "-k", "database and not many"),
+    ),
+    Mutant(
+        "consumed offsets are committed behind the transaction",
+        "recipes/consume_transform_produce.py",
+        "            tx.send_offsets(next_offsets(messages), consumer.consumer_group_metadata())\n",
+        "        offsets = [TopicPartition(*p, n) for p, n in next_offsets(messages).items()]\n"
+        "        with contextlib.suppress(KafkaException):\n"
+        "            consumer.commit(offsets=offsets, asynchronous=False)\n",
+        ("tests/recipes/test_kills.py", "-k", "transform and not many"),
+    ),
+    Mutant(
+        "a message counts as seen before it was acted upon",
+        "recipes/idempotent_consumer.py",
+        "        result: Any = session.connection().execute(statement, execution_options=options)\n",
+        "        with session.get_bind().begin() as own:\n"
+        "            result: Any = own.execute(statement, execution_options=options)\n",
+        ("tests/recipes/test_kills.py", "-k", "idempotent and not many"),
+    ),
 )
