@@ -107,7 +107,7 @@ class Resume:
         around.at("claimed")
         yield from bind_cluster(around, slot)
         state = slot.claim.state
-        found, kept = yield from self._end_decided(slot, state)
+        kept, is_lost = yield from self._end_decided(slot, state)
         yield from self._end_two_phase(slot)
         yield from self._abort_open(slot)
         producer = yield from replace_producer(
@@ -117,22 +117,20 @@ class Resume:
         yield from call(producer.init_transactions, keep_prepared_txn=False)
         around.at("initialised")
         yield from recall(around, slot)
-        if found is Fate.ABORTED:
+        if is_lost:
             yield from self._send_again(slot, kept)
-        elif found is Fate.DOUBT:
-            yield from self._put_aside(slot, kept)
         elif kept:
-            yield from call(around.store.forget_messages, slot.transactional_id, state)
+            yield from self._put_aside(slot, kept)
         slot.is_ready = True
         slot.is_claimed = False
 
-    def _end_decided(self, slot: Slot, state: PreparedTxnState) -> Steps[tuple[Fate, list[bytes]]]:
+    def _end_decided(self, slot: Slot, state: PreparedTxnState) -> Steps[tuple[list[bytes], bool]]:
         """Commit the remembered transaction if it is open.
 
-        Gives what became of it, never `OPEN`, and its copy if that is still there.
+        Gives the copy if Kafka has not surely committed it, and whether it must be sent again.
         """
         if not state.has_transaction:
-            return Fate.COMMITTED, []
+            return [], False
         around = self._around
         kafka_id = resumable_id(slot.transactional_id, slot.claim.state_fence)
         found, kept = yield from self._look_at_decided(slot, kafka_id, state)
@@ -146,8 +144,11 @@ class Resume:
                     raise
             else:
                 around.recovered(kafka_id, state, committed=True)
-                return Fate.COMMITTED, kept
-        return found, kept
+                found = Fate.COMMITTED
+        if found is Fate.COMMITTED and kept:
+            yield from call(around.store.forget_messages, slot.transactional_id, state)
+            kept = []
+        return kept, found is Fate.ABORTED
 
     def _look_at_decided(
         self, slot: Slot, kafka_id: str, state: PreparedTxnState
