@@ -102,7 +102,7 @@ class WriterSettings:
         if two_phase:
             config["transaction.two.phase.commit.enable"] = True
         else:
-            config.setdefault("transaction.timeout.ms", self.resume_timeout_ms)
+            config.setdefault("transaction.timeout.ms", self._timeouts_ms[0])
         return config
 
     @property
