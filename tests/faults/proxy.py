@@ -231,7 +231,7 @@ class FaultProxy:
             return
         try:
             upstream, server = await asyncio.open_connection(*self.target)
-        except OSError:
+        except (OSError, asyncio.CancelledError):  # the latter when the proxy is stopped
             writer.transport.abort()
             return
         link = _Link(writer, server)
