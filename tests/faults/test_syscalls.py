@@ -27,6 +27,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from dualwrite import TwoPhaseProducer
 from dualwrite.pytest_plugin import read_topic
 from tests.faults.failing_os import KINDS, WAYS, WRITES, can_go, counted
 from tests.faults.scenario import PARTITIONS, TOPIC, Story, live, verify
@@ -248,11 +249,11 @@ def test_nothing_acknowledged_is_lost_at_any_durable_call(tmp_path, request):
     assert len(set(chosen)) == len(chosen)
     print(f"{len(calls)} durable calls, {of_recovery} of them recovery's: {dict(kinds)}")
 
-    def check(case: tuple[int, str]) -> Outcome:
-        return check_case(past, old, tmp_path, *case)
-
     with ThreadPoolExecutor(AT_A_TIME) as pool:  # they mostly wait for a broker that is dead
-        found = list(pool.map(check, chosen))
+        checks = [pool.submit(check_case, past, old, tmp_path, *case) for case in chosen]
+    failed = [case for case, done in zip(chosen, checks, strict=True) if done.exception()]
+    print(f"{len(failed)} of {len(chosen)} fail: {failed}")
+    found = [done.result() for done in checks]
     reached = [outcome for outcome in found if outcome.kind]
     deletions = Counter(outcome.deletion for outcome in found)
     ends = Counter((outcome.how, outcome.kind, outcome.ending) for outcome in reached)
@@ -315,9 +316,7 @@ def check_ending(outcome: Outcome, at: int) -> None:
 
 def live_again(bootstrap: str) -> bool:
     """The broker works after recovery: an ordinary transaction of another id goes through."""
-    from tests.faults.scenario import producer
-
-    writer = producer(bootstrap, "afterwards")
+    writer = TwoPhaseProducer({"bootstrap.servers": bootstrap, "transactional.id": "afterwards"})
     try:
         writer.init_transactions()
         writer.begin_transaction()
