@@ -52,8 +52,9 @@ def test_offsets_of_a_dead_instance_are_readable_when_the_writer_is_open(world, 
 def test_offsets_of_a_dead_peer_are_readable_within_the_lease(world, group):
     consumer, place = group
     with world.writer(lease_seconds=1):
-        world.store.lease(FOREIGN_OWNER, 0.2)
+        world.store.lease(FOREIGN_OWNER, 3600)
         leave_offset_in_doubt(world, place)
+        world.store.end_lease(FOREIGN_OWNER)
 
         assert consumer.committed([place], timeout=30)[0].offset == 7
     world.assert_agree([1])
