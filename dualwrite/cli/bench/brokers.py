@@ -137,7 +137,9 @@ def run(report: Report, seconds: float) -> None:
         fetched = fetch(bootstrap, seconds)
         fetch_share = (cpu_seconds(pid) - cpu) / (time.perf_counter() - begin)
         busy = rss_mib(pid)
-        count, grown = idle_connections_mib(bootstrap, pid)
+    with BrokerProcess() as broker:
+        # One that has done nothing else: what was lent to produce and fetch is given back meanwhile.
+        count, grown = idle_connections_mib(broker.bootstrap_servers, broker.pid)
     with mock_cluster() as mock:
         peer_produced = produce(mock, min(seconds, 2))
     mib = len(VALUE) / 2**20
