@@ -4,6 +4,7 @@ from typing import Any
 
 from tests.simulation.clumsy import (
     commit_nothing,
+    commit_offsets_unasked,
     end_again,
     end_by_version_1,
     write_into_kept,
@@ -229,6 +230,7 @@ def version_1_producer(
                 break
         if not code and world.errs():
             yield from write_unasked(world, transactional_id, pair)
+            yield from commit_offsets_unasked(world, transactional_id, pair)
         if not code:
             code = yield from write_records(world, intent, pair, sequences, 11, watch)
         if code in FENCED:

@@ -7,7 +7,7 @@ from dualwrite.wire.api_keys import ApiKey
 from dualwrite.wire.error_codes import ErrorCode
 from dualwrite.wire.messages.end_txn import EndTxnRequest
 from dualwrite.wire.messages.init_producer_id import InitProducerIdRequest
-from dualwrite.wire.messages.list_transactions import ListTransactionsRequest
+from tests.simulation.admin import describe, list_ids, scrape
 from tests.simulation.requests import (
     FENCED,
     RETRIABLE,
@@ -16,6 +16,7 @@ from tests.simulation.requests import (
     end,
     produce,
     producing,
+    put_offset,
 )
 from tests.simulation.world import WALL_START_MS, Send, Sleep, Violation, World
 
@@ -62,6 +63,12 @@ WRONG: tuple[Callable[[], Wish], ...] = (
         adding(NOBODY, PAIR, ("orders", 0)),
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     ),
+    lambda: (
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        3,
+        adding("", PAIR, ("orders", 0)),
+        ErrorCode.INVALID_REQUEST,
+    ),
     lambda: _wrong_produce(11),
     lambda: _wrong_produce(12),
 )
@@ -73,11 +80,15 @@ def bystander(world: World, names: set[str]) -> Any:
     taken: set[int] = set()
     while True:
         yield Sleep(random.choice([10, 50, 200]))
-        match random.randrange(4):
+        match random.randrange(6):
             case 0:
                 yield from take_producer_id(world, taken)
             case 1:
-                yield from list_ids(names)
+                yield from list_ids(world, names)
+            case 2:
+                yield from describe(world)
+            case 3 if world.node is not None:
+                scrape(world)
             case _:
                 key, version, request, expected = random.choice(WRONG)()
                 reply = yield Send(key, version, request)
@@ -97,15 +108,6 @@ def take_producer_id(world: World, taken: set[int]) -> Any:
     taken.add(reply.producer_id)
 
 
-def list_ids(names: set[str]) -> Any:
-    reply = yield Send(ApiKey.LIST_TRANSACTIONS, 1, ListTransactionsRequest())
-    if reply is None or reply.error_code:
-        return
-    strangers = {state.transactional_id for state in reply.transaction_states} - names
-    if strangers:
-        raise Violation(f"nobody has made {strangers}")
-
-
 # Steps in which a client that is otherwise healthy errs
 
 
@@ -120,9 +122,22 @@ def write_into_kept(world: World, transactional_id: str, pair: Pair) -> Any:
 
 def write_unasked(world: World, transactional_id: str, pair: Pair) -> Any:
     """Under version 1 a partition must be added before it is written (KIP-890)."""
-    code = yield from produce(world, transactional_id, pair, UNASKED, 0, [b"unasked/0"], version=11)
-    if code == 0:
-        raise Violation(f"{transactional_id} writes to a partition that it has not added")
+    version = world.random.choice([10, 11])  # up to 10 it knows no TRANSACTION_ABORTABLE
+    code = yield from produce(
+        world, transactional_id, pair, UNASKED, 0, [b"unasked/0"], version=version
+    )
+    refusal = ErrorCode.TRANSACTION_ABORTABLE if version == 11 else ErrorCode.INVALID_TXN_STATE
+    if code not in {refusal, None, *FENCED}:
+        raise Violation(f"{transactional_id} writes where it has not added: {code}")
+
+
+def commit_offsets_unasked(world: World, transactional_id: str, pair: Pair) -> Any:
+    """And a group before its offsets are committed."""
+    version = world.random.choice([0, 3, 4])  # up to 3 it knows no TRANSACTION_ABORTABLE
+    code = yield from put_offset(world, transactional_id, pair, 0, version=version)
+    refusal = ErrorCode.TRANSACTION_ABORTABLE if version == 4 else ErrorCode.INVALID_TXN_STATE
+    if code not in {refusal, *FENCED}:
+        raise Violation(f"{transactional_id} commits offsets that it has not added: {code}")
 
 
 def end_by_version_1(world: World, transactional_id: str, pair: Pair) -> Any:

@@ -17,8 +17,9 @@ from tests.simulation.clumsy import bystander
 from tests.simulation.database import Database
 from tests.simulation.ledger import Ledger
 from tests.simulation.mutants import MUTANTS
+from tests.simulation.neighbours import neighbours
 from tests.simulation.observer import Observer
-from tests.simulation.world import Process, Violation, World
+from tests.simulation.world import IDS_MAX, Process, Violation, World
 
 FAULTS_UNTIL_MS = 4_000
 HEALED_LIMIT_MS = 30 * 60_000
@@ -75,12 +76,13 @@ class History:
         self.database = Database(world.random)
         self.observer = Observer(world, self.ledger, self.database)
         self.slots: list[Slot] = []
-        for number in range(self.random.randint(1, 2)):
+        self.neighbours: list[Process] = []
+        for number in range(self.random.randint(1, 2) if not world.is_old else 0):
             self._add_dual(f"dual-{number}")
-        for number in range(self.random.choice([0, 1, 1])):
+        for number in range(self.random.choice([0, 1, 1]) if not world.is_old else 2):
             self._add_plain(f"plain-{number}")
         if self.random.random() < 0.5:
-            self._add_copier(self.random.choice([3, 5]))
+            self._add_copier(self.random.choice([3, 5]) if not world.is_old else 3)
 
     def _add_dual(self, name: str) -> None:
         quota = Quota(self.random.randint(2, 5))
@@ -121,7 +123,13 @@ class History:
         if self.seed % 5 == 3:
             strays.append(Process(world, "stray", stray(world)).start())
         if world.is_clumsy:
-            names = {slot.id for slot in self.slots}
+            makers = neighbours(world)
+            names = {slot.id for slot in self.slots} | makers.keys()
+            names |= {f"greedy-{number}" for number in range(IDS_MAX)}
+            self.neighbours = [
+                Process(world, name, make(world), in_order=True).start()
+                for name, make in makers.items()
+            ]
             strays.append(Process(world, "bystander", bystander(world, names)).start())
         self._plan_faults()
         self._supervise()
@@ -131,6 +139,10 @@ class History:
         if world.weather.long_sleeps:
             self._sleep_long()
         self._heal()
+        if world.is_clumsy and world.weather.long_sleeps:
+            # What was used in between is not forgotten when its first alarm goes off.
+            self.watcher.kill()
+            world.run(world.now_ms + 4 * DAY_MS)
         check_end(world, self.ledger, self.database, self.observer)
 
     def _plan_faults(self) -> None:
@@ -182,7 +194,8 @@ class History:
             for process in slot.processes:
                 process.kill()
         world.note("long sleep")
-        until = world.now_ms + self.random.choice([20 * 60_000, 8 * DAY_MS])
+        short = 5 * DAY_MS if world.is_clumsy else 20 * 60_000
+        until = world.now_ms + self.random.choice([short, 8 * DAY_MS])
         self.watcher.pause(until - world.now_ms)
         world.run(until)
 
@@ -194,11 +207,9 @@ class History:
             for process in slot.processes:
                 process.wake()
             slot.spawn()
-        world.run(
-            world.now_ms + HEALED_LIMIT_MS,
-            lambda: all(p.is_done for slot in self.slots for p in slot.processes),
-        )
-        stuck = [p.name for slot in self.slots for p in slot.processes if not p.is_done]
+        processes = [*self.neighbours, *(p for slot in self.slots for p in slot.processes)]
+        world.run(world.now_ms + HEALED_LIMIT_MS, lambda: all(p.is_done for p in processes))
+        stuck = [process.name for process in processes if not process.is_done]
         if stuck:
             raise Violation(f"never finish: {stuck}")
 

@@ -20,9 +20,12 @@ from dualwrite.broker.storage.storage import Storage
 from dualwrite.broker.transactions import coordinator
 from dualwrite.broker.transactions.coordinator import Coordinator
 from dualwrite.broker.transactions.decision import DONE
+from dualwrite.broker.transactions.owners import Owners
+from dualwrite.broker.transactions.pattern import Pattern
 from dualwrite.broker.transactions.records import encode_value
 from dualwrite.broker.transactions.state import (
     COMPLETED_STATES,
+    Cause,
     Outcome,
     Pair,
     Transaction,
@@ -141,7 +144,7 @@ def producer_id_block_is_not_journalled(patch: Any) -> None:
     patch.setattr(Cluster, "reservation", lambda cluster: None)
 
 
-@mutant(seed=2)
+@mutant(seed=3)
 def end_txn_is_two_entries(patch: Any) -> None:
     """The records in one, the markers in the next, and a flush in between."""
     execute = Node.execute
@@ -349,7 +352,7 @@ def added_partition_is_forgotten(patch: Any) -> None:
     patch.setattr(Coordinator, "add_partitions", added)
 
 
-@mutant(seed=3)
+@mutant(seed=16)
 def expected_pair_is_not_compared(patch: Any) -> None:
     """T-5: a zombie's InitProducerId ends its successor's transaction."""
     init = Coordinator.init_producer_id
@@ -495,7 +498,7 @@ def offsets_marker_is_not_replayed_at_a_start(patch: Any) -> None:
 # What only a client that errs can show
 
 
-@mutant(seed=100)
+@mutant(seed=16)
 def kept_transaction_takes_more_writes(patch: Any) -> None:
     check = Coordinator._check_writer
 
@@ -506,7 +509,7 @@ def kept_transaction_takes_more_writes(patch: Any) -> None:
     patch.setattr(Coordinator, "_check_writer", staticmethod(checked))
 
 
-@mutant(seed=2)
+@mutant(seed=15)
 def two_phase_transaction_is_ended_by_version_1(patch: Any) -> None:
     end = Coordinator._end_v1
 
@@ -542,3 +545,54 @@ def retried_end_gets_whatever_it_asks_for(patch: Any) -> None:
         return end(self, before, producer, commit, now)
 
     patch.setattr(Coordinator, "_end_v2", ended)
+
+
+@mutant(seed=2)
+def nobody_has_too_many_open(patch: Any) -> None:
+    patch.setattr(Coordinator, "_has_too_many_open", lambda self, owner: False)
+
+
+@mutant(seed=2)
+def ids_of_a_principal_are_not_counted(patch: Any) -> None:
+    patch.setattr(Owners, "ids", lambda self, owner: 0)
+
+
+@mutant(seed=2)
+def timeout_is_remembered_as_a_fencing(patch: Any) -> None:
+    abort = Coordinator._abort
+    patch.setattr(
+        Coordinator,
+        "_abort",
+        lambda self, before, cause, *rest: abort(self, before, Cause.FENCED, *rest),
+    )
+
+
+@mutant(seed=2)
+def admin_ends_an_open_transaction(patch: Any) -> None:
+    patch.setattr(Coordinator, "is_open", lambda self, producer_id: False)
+
+
+@mutant(seed=16)
+def metrics_leave_out_open_transactions(patch: Any) -> None:
+    patch.setattr(Coordinator, "open_transactions", lambda self: iter(()))
+
+
+@mutant(seed=310)
+def pattern_need_not_match_to_the_end(patch: Any) -> None:
+    match = Pattern.fullmatch
+    patch.setattr(
+        Pattern,
+        "fullmatch",
+        lambda self, text: any(match(self, text[:end]) for end in range(len(text) + 1)),
+    )
+
+
+@mutant(seed=30)
+def two_phase_commit_does_without_version_2(patch: Any) -> None:
+    check = Coordinator._check_init
+
+    def checked(self: Coordinator, *arguments: Any) -> ErrorCode:
+        error = check(self, *arguments)
+        return ErrorCode.NONE if error is ErrorCode.UNSUPPORTED_VERSION else error
+
+    patch.setattr(Coordinator, "_check_init", checked)

@@ -103,7 +103,7 @@ def committed_is_named_as_aborted_while_another_is_open(patch: Any) -> None:
     patch.setattr(fetch, "_aborted", named)
 
 
-@mutant(seed=3)
+@mutant(seed=14)
 def aborted_is_named_to_who_reads_behind_its_marker(patch: Any) -> None:
     """Such a reader finds no marker any more, and leaves out what the producer writes next."""
     between = AbortedTxns.between

@@ -198,6 +198,13 @@ def commit_offset(
             yield Sleep(20)
         if reply.error_code:
             return reply.error_code
+    return (yield from put_offset(world, transactional_id, pair, offset, version=version))
+
+
+def put_offset(
+    world: World, transactional_id: str, pair: tuple[int, int], offset: int, *, version: int
+) -> Any:
+    """TxnOffsetCommit until there is a definite answer."""
     part = TxnOffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
     request = TxnOffsetCommitRequest(
         transactional_id=transactional_id,
@@ -263,6 +270,7 @@ STRAY_REQUESTS = (
     _stray_end(5, False),
     _stray_end(3, True),
     _stray_end(3, False),
+    _stray_end(1, True),
     _stray_init(True),
     _stray_init(False),
     _stray_add,
@@ -278,6 +286,10 @@ def code_of(key: ApiKey, reply: Any) -> int:
     elif key is ApiKey.ADD_PARTITIONS_TO_TXN:
         (topic,) = reply.results_by_topic_v3_and_below
         code = topic.results_by_partition[0].partition_error_code
+    elif key is ApiKey.WRITE_TXN_MARKERS:
+        code = reply.markers[0].topics[0].partitions[0].error_code
+    elif key is ApiKey.DESCRIBE_TRANSACTIONS:
+        code = reply.transaction_states[0].error_code
     else:
         code = reply.error_code
     return code

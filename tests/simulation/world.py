@@ -23,6 +23,11 @@ from dualwrite.wire.api_keys import ApiKey
 CONFIGS = {"segment.bytes": 4096, "retention.ms": -1}
 WALL_START_MS = 1_700_000_000_000
 TOPICS = {"orders": 2, "payments": 1, "input": 1}
+IDS_MAX, TWO_PHASE_MAX = 6, 2
+PER_PRINCIPAL = {  # where clients err
+    "max.transactional.ids.per.principal": IDS_MAX,
+    "max.open.two.phase.transactions.per.principal": TWO_PHASE_MAX,
+}
 PARTITIONS = [(name, index) for name, count in TOPICS.items() for index in range(count)]
 
 
@@ -38,6 +43,7 @@ class Send:
     version: int
     request: Any
     timeout_ms: int = 5_000
+    principal: str = "User:simulated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +96,8 @@ class Weather:
 class Line:
     """One connection, used for one request: replies come back over the network or not at all."""
 
-    def __init__(self, world: "World", reply: Any) -> None:
-        self.principal = "User:simulated"
+    def __init__(self, world: "World", reply: Any, principal: str = "User:simulated") -> None:
+        self.principal = principal
         self.host = "127.0.0.1"
         self.listener = "PLAINTEXT"
         self.sasl: SaslConnection | None = None
@@ -159,6 +165,10 @@ class World:
         self.now_ms = 0
         self.is_healed = False
         self.is_clumsy = seed % 7 == 2  # clients err now and then
+        # Some of those meet a broker of an older feature level, or one without two-phase commit.
+        self.is_old = seed % 21 == 9
+        self.allows_two_phase = not self.is_old or seed % 63 != 9
+        self.transaction_version = seed // 63 % 2 if self.is_old and self.allows_two_phase else 2
         self.trace: list[str] = []
         self._events: list[tuple[int, int, Any]] = []
         self._number = 0
@@ -182,6 +192,9 @@ class World:
                 "offsets.retention.minutes": 2**30,
                 "log.message.timestamp.before.max.ms": 2**62,
                 "log.message.timestamp.after.max.ms": 2**62,
+                "transaction.version": self.transaction_version,
+                "transaction.two.phase.commit.enable": self.allows_two_phase,
+                **(PER_PRINCIPAL if self.is_clumsy else {}),
             }
         )
         self.node: Node | None = None
@@ -426,7 +439,7 @@ class World:
                 delay = random.choice([3, 30, 400, 3_000, 30_000])
             if in_order:
                 delay = min(delay, wish.timeout_ms // 2)
-            line = Line(self, self._reply_over_network(reply, in_order))
+            line = Line(self, self._reply_over_network(reply, in_order), wish.principal)
             call = Call(
                 wish.key, wish.version, 0, "sim", wish.request, line, Everyone(), self.clock
             )
