@@ -24,7 +24,7 @@ from dualwrite.wire.records import batches
 from tests.broker.raw_client import RawClient
 
 TOPIC = "flipped"
-FLIPS, FLIPS_LONG = 20, 1000
+FLIPS, FLIPS_LONG = 20, 300
 TRANSACTIONS = 30  # in each of two lives
 VALUE_BYTES = 3000
 SEGMENT_BYTES = 32 * 1024
