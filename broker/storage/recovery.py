@@ -68,7 +68,11 @@ def _recover(
         disk, settings, files, checkpoint.secret, logs, journal, checkpoint.now, clock
     )
 
+    replayed = 0
+
     def apply(position: int, payload: memoryview) -> None:
+        nonlocal replayed
+        replayed += len(payload)
         now, items = decode_entry(payload)
         for meta in storage.replay(position, now, items):
             replay_meta(meta)
@@ -85,6 +89,7 @@ def _recover(
             reader.current_slot,
         ),
         reader.steady_ms,
+        replayed,
     )
     for log in logs.values():
         for segment in log.segments:

@@ -299,12 +299,15 @@ class Storage:
         self._clock_guard.see(now)
         self.position = self.durable = position
 
-    def use_journal(self, journal: Journal, steady_ms: int) -> None:
-        """Go on where the journal ended, `steady_ms` being the running time at its last group."""
+    def use_journal(self, journal: Journal, steady_ms: int, replayed: int) -> None:
+        """Go on where the journal ended, `steady_ms` being the running time at its last group.
+
+        The `replayed` bytes wait for a checkpoint as if this life had written them: else many short
+        lives would leave more and more to replay.
+        """
         self._journal = journal
-        self._checkpointed_bytes = journal.bytes_written
+        self._checkpointed_bytes = journal.bytes_written - replayed
         self._now = Now(self._now.wall_ms, max(self._now.steady_ms, steady_ms))
-        self._checkpointed_ms = self._now.steady_ms
 
     def new_log(self, key: PartitionKey) -> Log:
         return Log(key, self.files, self._settings.log, self._settings.index_interval_bytes)
