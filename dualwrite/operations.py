@@ -43,7 +43,7 @@ def look(
 
 
 def _in_doubt(store: Store, slot: str) -> list[str]:
-    """Decided transactions of resume mode that Kafka may lack, and whose copy is still there."""
+    """Decided transactions of resume mode that Kafka lacks or may lack, with their copy put aside."""
     return [
         f"in doubt: {entry.state} of {entry.transactional_id}, whose messages are kept under that id"
         for entry in store.heuristics()

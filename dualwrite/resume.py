@@ -7,10 +7,11 @@ it, so every claim brings a new id, `<app>-<slot>.<fence>`, that nobody has used
 The limit: such a broker aborts what is open for longer than `transaction.timeout.ms`. So the
 messages are kept in the store, in the same local transaction, until the Kafka commit is
 acknowledged. When the coordinator shows that the pair was timed out, they are sent again under a
-new transaction. Any other doubt is an alarm: sending again could duplicate. The copy is then put
-aside under the doubted transaction's own id, `<app>-<slot>.<fence>`, which no later transaction has.
-There a person finds it (`store.kept_messages(id, state)`, `kept_messages.decode`), and takes it away
-when it is dealt with (`store.forget_messages(id, state)`).
+new transaction. Any other doubt is an alarm: sending again could duplicate. An operator's forced
+abort looks like a timeout, but was written down before: nothing is sent again against his word. In
+both cases the copy is put aside under the transaction's own id, `<app>-<slot>.<fence>`, which no
+later transaction has. There a person finds it (`store.kept_messages(id, state)`,
+`kept_messages.decode`), and takes it away when it is dealt with (`store.forget_messages(id, state)`).
 """
 
 import logging
@@ -31,6 +32,7 @@ from dualwrite.transaction import ConsumedOffsets, Unit
 from dualwrite.two_phase import bind_cluster, claim_again, recall, replace_producer, send
 
 TRANSACTIONS_V2 = 2
+_NOT_PROVEN = "not proven"
 
 
 class Resume:
@@ -148,7 +150,11 @@ class Resume:
         if found is Fate.COMMITTED and kept:
             yield from call(around.store.forget_messages, slot.transactional_id, state)
             kept = []
-        return kept, found is Fate.ABORTED
+        if found is not Fate.ABORTED:
+            return kept, False
+        # Asked behind the abort, for a forced one is written down before it is done.
+        written = yield from self._written_down(kafka_id, state)
+        return kept, not written
 
     def _look_at_decided(
         self, slot: Slot, kafka_id: str, state: PreparedTxnState
@@ -225,12 +231,14 @@ class Resume:
         """Leave the copy to a person, where no later transaction of the slot replaces it.
 
         It is written down first, so that a crash leaves no copy that nobody knows of. The alarm comes
-        last and once: afterwards the slot has no copy any more.
+        last and once: afterwards the slot has no copy any more. Who forced the end needs none.
         """
         around, name, state = self._around, slot.transactional_id, slot.claim.state
         kafka_id = resumable_id(name, slot.claim.state_fence)
-        yield from self._write_down(kafka_id, state, len(kept))
         store = around.store
+        written = yield from self._written_down(kafka_id, state)
+        if not written:
+            yield from call(store.record_heuristic, self._not_proven(kafka_id, state, len(kept)))
         local = yield from call(store.begin)
         try:
             # Remembered once more for the fence, and as what makes COMMIT durable in every store.
@@ -241,23 +249,25 @@ class Resume:
         except BaseException:
             yield from call(local.rollback)
             raise
-        around.alarm("decided_but_not_proven", kafka_id, state)
+        is_forced = any(not entry.reason.startswith(_NOT_PROVEN) for entry in written)
+        event = "heuristic_abort_known" if is_forced else "decided_but_not_proven"
+        around.alarm(event, kafka_id, state)
 
-    def _write_down(self, kafka_id: str, state: PreparedTxnState, count: int) -> Steps[None]:
-        around = self._around
-        known = yield from call(around.store.heuristics, kafka_id)
-        if any(entry.state == state for entry in known):
-            return
+    def _written_down(self, kafka_id: str, state: PreparedTxnState) -> Steps[list[Heuristic]]:
+        """Forced aborts of the transaction, and whether recovery once found it in doubt."""
+        known = yield from call(self._around.store.heuristics, kafka_id)
+        return [entry for entry in known if entry.state == state and entry.action == "abort"]
+
+    def _not_proven(self, kafka_id: str, state: PreparedTxnState, count: int) -> Heuristic:
         messages = "1 message" if count == 1 else f"{count} messages"
-        entry = Heuristic(
+        return Heuristic(
             transactional_id=kafka_id,
             state=state,
             action="abort",
-            reason=f"not proven: nobody can tell whether Kafka has committed it; {messages} kept"
+            reason=f"{_NOT_PROVEN}: nobody can tell whether Kafka has committed it; {messages} kept"
             f" under {kafka_id}, to be sent by hand",
-            recorded_by=around.owner_name,
+            recorded_by=self._around.owner_name,
         )
-        yield from call(around.store.record_heuristic, entry)
 
     def _next_pair(self, slot: Slot) -> Steps[None]:
         """Make sure that the next transaction has a pair of its own (KIP-890 does it by itself)."""

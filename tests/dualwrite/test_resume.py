@@ -14,8 +14,8 @@ from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import Broker
 from dualwrite.failures import UnsupportedByBroker
 from dualwrite.kept_messages import decode, encode
-from dualwrite.operations import look
-from dualwrite.store import StoreUnavailable
+from dualwrite.operations import look, terminate
+from dualwrite.store import Heuristic, StoreUnavailable
 from dualwrite.transaction import Message
 from dualwrite.two_phase import close_producer
 from tests.dualwrite.crashed import FOREIGN_OWNER
@@ -106,12 +106,16 @@ def either_world(broker, database_url):
 def in_doubt(world):
     """A decided transaction of which nothing proves what became of it: somebody took its id over."""
     crashed = CrashedInResume(world).produce(1).decide().die()
+    take_id_over(crashed)
+    return crashed
+
+
+def take_id_over(crashed):
     foreign = TwoPhaseProducer(
-        {"bootstrap.servers": world.bootstrap, "transactional.id": crashed.kafka_id}
+        {"bootstrap.servers": crashed.world.bootstrap, "transactional.id": crashed.kafka_id}
     )
     foreign.init_transactions()
     foreign.close()
-    return crashed
 
 
 def resuming(world, **options):
@@ -297,8 +301,8 @@ def test_doubt_is_an_alarm_and_never_a_resend(world, caplog):
     assert "event=decided_but_not_proven" in caplog.text
 
 
-def alarms(caplog):
-    return [r for r in caplog.records if getattr(r, "event", "") == "decided_but_not_proven"]
+def alarms(caplog, event="decided_but_not_proven"):
+    return [r for r in caplog.records if getattr(r, "event", "") == event]
 
 
 def test_messages_in_doubt_are_left_to_a_person_and_the_slot_goes_on(either_world, caplog):
@@ -348,6 +352,55 @@ def test_recovery_that_dies_while_it_puts_a_copy_aside_loses_nothing(either_worl
             assert len(world.store.kept_messages(crashed.kafka_id, crashed.state)) == 1
     assert len(world.store.heuristics(crashed.kafka_id)) == 1
     assert len(alarms(caplog)) == 1
+
+
+@pytest.mark.parametrize("is_taken_over", [False, True])
+def test_forced_end_is_not_taken_for_a_timeout(either_world, caplog, is_taken_over):
+    """An operator's word stands: nothing is sent again, and the copy is left to a person.
+
+    So it does when nothing in Kafka shows the abort any more; the operator needs no alarm.
+    """
+    world = either_world
+    crashed = CrashedInResume(world).produce(1).decide().die()
+    config = {"bootstrap.servers": world.bootstrap}
+    with TransactionAdmin(config) as admin:
+        terminate(config, world.store, admin, crashed.kafka_id, reason="readers wait")
+    if is_taken_over:
+        take_id_over(crashed)
+    for number in (2, 3):
+        with resuming(world) as dw, dw.transaction() as tx:
+            world.order(tx, number)
+
+    assert world.rows() == [1, 2, 3]
+    assert world.records() == [2, 3]
+    (known,) = world.store.heuristics()
+    assert (known.transactional_id, known.reason) == (crashed.kafka_id, "readers wait")
+    (copy,) = world.store.kept_messages(crashed.kafka_id, crashed.state)
+    assert (decode(copy).topic, decode(copy).key) == (world.topic, b"1")
+    assert world.store.kept_messages(crashed.slot, crashed.state) == []
+    assert alarms(caplog) == []
+    assert len(alarms(caplog, "heuristic_abort_known")) == 1
+
+
+@pytest.mark.parametrize("times_out", [False, True])
+def test_forced_end_that_was_written_down_and_not_done(world, times_out):
+    """While it is open the database decides; what was aborted later is not sent again either."""
+    crashed = CrashedInResume(world, timeout_ms=200 if times_out else 60_000)
+    crashed.produce(1).decide().die()
+    entry = Heuristic(
+        transactional_id=crashed.kafka_id,
+        state=crashed.state,
+        action="abort",
+        reason="readers wait",
+        recorded_by="operator",
+    )
+    world.store.record_heuristic(entry)
+    if times_out:
+        wait_until(lambda: not crashed.is_open())
+    with resuming(world):
+        assert world.records() == ([] if times_out else [1])
+    copies = world.store.kept_messages(crashed.kafka_id, crashed.state)
+    assert len(copies) == times_out
 
 
 def test_owner_that_goes_on_while_its_slot_is_recovered_is_not_taken_for_one_that_timed_out(world):
