@@ -6,11 +6,12 @@ at all.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from dualwrite import DualWriteError, PreparedTxnState, TwoPhaseProducer
 
@@ -20,6 +21,9 @@ ROUNDS = 4
 LAST_STEPS = 4
 # Long enough for a busy machine, short enough to notice a dead broker.
 PATIENCE = {"max.block.ms": 4000, "delivery.timeout.ms": 4000, "request.timeout.ms": 4000}
+# After recovery nothing may fail, so it is long for the busiest machine.
+SECONDS_AFTERWARDS = 60
+PATIENCE_AFTERWARDS = dict.fromkeys(PATIENCE, 1000 * SECONDS_AFTERWARDS)
 
 
 @dataclass
@@ -50,14 +54,20 @@ class Story:
         return values | set(self.prepared_values if self.decided else ())
 
 
-def producer(bootstrap: str, transactional_id: str, *, two_phase: bool = False) -> TwoPhaseProducer:
+def producer(
+    bootstrap: str,
+    transactional_id: str,
+    *,
+    two_phase: bool = False,
+    patience: Mapping[str, int] = PATIENCE,
+) -> TwoPhaseProducer:
     return TwoPhaseProducer(
         {
             "bootstrap.servers": bootstrap,
             "transactional.id": transactional_id,
             "transaction.two.phase.commit.enable": two_phase,
             "linger.ms": 0,
-            **PATIENCE,
+            **patience,
         }
     )
 
@@ -154,12 +164,16 @@ def read(bootstrap: str) -> list[str]:
     consumer = _reader(bootstrap)
     values = []
     try:
-        if TOPIC not in consumer.list_topics(timeout=10).topics:
+        if TOPIC not in consumer.list_topics(timeout=SECONDS_AFTERWARDS).topics:
             return []
         for partition in range(PARTITIONS):
             consumer.assign([TopicPartition(TOPIC, partition, 0)])
-            while (message := consumer.poll(10)) is not None and not message.error():
+            message = consumer.poll(SECONDS_AFTERWARDS)
+            while message is not None and not message.error():
                 values.append(message.value().decode())
+                message = consumer.poll(SECONDS_AFTERWARDS)
+            assert message is not None, "not read to its end"
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
     finally:
         consumer.close()
     return values
@@ -181,20 +195,21 @@ def _reader(bootstrap: str) -> Consumer:
 
 def verify(story: Story, bootstrap: str) -> None:
     """Recover the prepared transaction by its state, then compare what is there with what was told."""
+    patient = partial(producer, bootstrap, patience=PATIENCE_AFTERWARDS)
     if story.prepared is not None and not story.decided:
         # Recovery in the client's place: the database holds the state, so it must commit.
-        recoverer = producer(bootstrap, "two-phase", two_phase=True)
+        recoverer = patient("two-phase", two_phase=True)
         recoverer.init_transactions(keep_prepared_txn=True)
         outcome = recoverer.complete_transaction(story.prepared)
         recoverer.close()
         assert outcome in ("committed", "none")
     elif story.prepared_values and story.prepared is None:
         # It never was prepared: recovery aborts whatever is open.
-        recoverer = producer(bootstrap, "two-phase", two_phase=True)
+        recoverer = patient("two-phase", two_phase=True)
         recoverer.init_transactions(keep_prepared_txn=True)
         recoverer.complete_transaction("")
         recoverer.close()
-    closer = producer(bootstrap, "ordinary")
+    closer = patient("ordinary")
     closer.init_transactions()  # ends what an ordinary transaction left open
     closer.close()
 

@@ -27,10 +27,17 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from dualwrite import TwoPhaseProducer
 from dualwrite.pytest_plugin import read_topic
 from tests.faults.failing_os import KINDS, WAYS, WRITES, can_go, counted
-from tests.faults.scenario import PARTITIONS, TOPIC, Story, live, verify
+from tests.faults.scenario import (
+    PARTITIONS,
+    PATIENCE_AFTERWARDS,
+    TOPIC,
+    Story,
+    live,
+    producer,
+    verify,
+)
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = 40
@@ -316,7 +323,7 @@ def check_ending(outcome: Outcome, at: int) -> None:
 
 def live_again(bootstrap: str) -> bool:
     """The broker works after recovery: an ordinary transaction of another id goes through."""
-    writer = TwoPhaseProducer({"bootstrap.servers": bootstrap, "transactional.id": "afterwards"})
+    writer = producer(bootstrap, "afterwards", patience=PATIENCE_AFTERWARDS)
     try:
         writer.init_transactions()
         writer.begin_transaction()
