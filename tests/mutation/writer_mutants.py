@@ -121,8 +121,15 @@ MUTANTS = (
     Mutant(
         "a doubt is sent again",
         RESUME,
-        "        return kept, found is Fate.ABORTED\n",
-        "        return kept, found is not Fate.COMMITTED\n",
+        "        if found is not Fate.ABORTED:\n",
+        "        if found is Fate.COMMITTED:\n",
+        RESUME_TESTS,
+    ),
+    Mutant(
+        "what was ended by force is sent again",
+        RESUME,
+        "        return kept, not written\n",
+        "        return kept, True\n",
         RESUME_TESTS,
     ),
     Mutant(
