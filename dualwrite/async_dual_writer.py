@@ -304,13 +304,13 @@ class _Opened:
     async def _take(self) -> Slot:
         try:
             async with asyncio.timeout(self._settings.slot_timeout):
-                slot = await self._ready.get()
+                while not self.upkeep.pool.lend(slot := await self._ready.get()):
+                    pass
         except TimeoutError:
             raise RetryableError(
                 f"no slot of app {self._settings.app} became free within"
                 f" {self._settings.slot_timeout} s (slots={self._settings.slots})"
             ) from None
-        self.upkeep.pool.lend(slot)
         if time.monotonic() - slot.used_at > IDLE_SECONDS_MAX:
             slot.start_over()
             try:

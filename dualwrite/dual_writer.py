@@ -315,10 +315,10 @@ class _Opened:
                     f"no slot of app {self._settings.app} became free within"
                     f" {self._settings.slot_timeout} s (slots={self._settings.slots})"
                 )
-            if isinstance(slot, Slot):
+            if not isinstance(slot, Slot):
+                self._finish(slot)
+            elif self.upkeep.pool.lend(slot):
                 break
-            self._finish(slot)
-        self.upkeep.pool.lend(slot)
         if time.monotonic() - slot.used_at > IDLE_SECONDS_MAX:
             self._refresh(slot)
         return slot

@@ -6,14 +6,15 @@ recovery of the slot is the one way back. So the pessimistic state is the defaul
 interruption at any point leaves a slot that recovery will look at.
 """
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from dualwrite.errors import Fenced, InvalidTxnState
 from dualwrite.producer import TwoPhaseProducer
 from dualwrite.steps import Steps
-from dualwrite.store import Claim
+from dualwrite.store import Claim, StoreRow
 
 T = TypeVar("T")
 
@@ -68,10 +69,11 @@ class Slot:
 
 @dataclass(slots=True)
 class SlotPool:
-    """Every slot that this instance holds, by id. Guarded by its owner; knows no waiting."""
+    """Every slot that this instance holds, by id; knows no waiting."""
 
     _slots: dict[str, Slot] = field(default_factory=dict)
     _in_use: set[str] = field(default_factory=set)
+    _lending: threading.Lock = field(default_factory=threading.Lock)
 
     def __iter__(self) -> Iterator[Slot]:
         return iter(list(self._slots.values()))
@@ -95,8 +97,26 @@ class SlotPool:
             del self._slots[slot.transactional_id]
         self._in_use.discard(slot.transactional_id)
 
-    def lend(self, slot: Slot) -> None:
-        self._in_use.add(slot.transactional_id)
+    def lend(self, slot: Slot) -> bool:
+        """Take a slot into use; False if it was lost while it was idle."""
+        with self._lending:
+            if slot.is_lost:
+                return False
+            self._in_use.add(slot.transactional_id)
+            return True
+
+    def lose_overtaken(self, rows: Iterable[StoreRow]) -> None:
+        """Give up idle slots that somebody has claimed, as peers may when a lease has run out.
+
+        Nobody would look for what they leave open if they die and their slot counts as ours. Who uses
+        a slot sees for himself that it is lost.
+        """
+        with self._lending:
+            for row in rows:
+                slot = self._slots.get(row.transactional_id)
+                is_idle = row.transactional_id not in self._in_use
+                if slot is not None and is_idle and row.fence > slot.fence:
+                    slot.is_lost, slot.is_ready = True, False
 
     def take_back(self, slot: Slot) -> None:
         self._in_use.discard(slot.transactional_id)

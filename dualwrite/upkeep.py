@@ -146,11 +146,14 @@ class Upkeep:
     def round(self) -> Steps[None]:
         """Recover what is in trouble, replace what was lost, take over from the dead."""
         self._rounds += 1
+        rows = yield from call(self._around.store.rows, self._settings.app)
+        self.pool.lose_overtaken(rows)
         for slot in self.pool.in_trouble():
             yield from self.try_recover(slot)
         if self.pool.kept < self._settings.slots:
             yield from self._lease()
-        yield from self._take_over_from_the_dead()
+        # What was released is finished already.
+        yield from self._take_over(passing=[row.transactional_id for row in rows if not row.owner])
         if self._rounds % BROKER_SWEEP_ROUNDS == 0:
             yield from self._sweep_broker()
         for slot in self.pool.in_trouble():
@@ -316,12 +319,6 @@ class Upkeep:
         for each in taken:
             self._around.tell(logging.INFO, "taken_over", each.transactional_id, each.claim.state)
             self._hold(Slot(each.transactional_id, each.claim, is_kept=False))
-
-    def _take_over_from_the_dead(self) -> Steps[None]:
-        """Take over what has an owner that is dead; what was released is finished already."""
-        rows = yield from call(self._around.store.rows, self._settings.app)
-        released = [row.transactional_id for row in rows if not row.owner]
-        yield from self._take_over(passing=released)
 
     def _recover_all(self) -> Steps[list[ConfigurationError]]:
         """Recover every slot, so that a refused one does not keep the others' readers waiting."""

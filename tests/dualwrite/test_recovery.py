@@ -167,6 +167,21 @@ def test_t18_lease_that_was_lost_is_taken_again(world):
         wait_until(lambda: world.store.rows(world.app)[0].lease is Lease.LIVE)
 
 
+def test_t18_idle_slot_that_a_peer_took_and_died_with_is_taken_back(world):
+    """Our lease had run out; whoever took the slot is dead now, and it does not count as ours."""
+    with world.writer(slots=1, lease_seconds=1) as dw:
+        (row,) = world.store.rows(world.app)
+        world.store.lease(FOREIGN_OWNER, 0.2)
+        crashed = CrashedInstance(world, row.transactional_id).prepare(1).decide()
+        crashed.die()
+
+        wait_until(lambda: not is_open(world, crashed.transactional_id))
+
+        with dw.transaction() as tx:
+            world.order(tx, 2)
+    world.assert_agree([1, 2])
+
+
 def test_t18_live_lease_of_another_host_is_respected(world):
     world.store.lease(FOREIGN_OWNER, 60)
     crashed = CrashedInstance(world, f"{world.app}-0").prepare(1).decide()
