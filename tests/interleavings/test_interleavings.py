@@ -21,7 +21,7 @@ from tests.interleavings.mutants import MUTANTS
 from tests.simulation.kept_seeds import catch, refresh
 from tests.workers import PROCESSES
 
-DEFAULT = 40
+DEFAULT = 200
 LONG = 20_000
 BLOCK = 20
 SEARCHED = 400  # further histories for a planted bug that its own no longer shows
