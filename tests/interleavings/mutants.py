@@ -10,7 +10,6 @@ from dualwrite.errors import KafkaError, RetryableError
 from dualwrite.outcome import Fate
 from dualwrite.resume import Resume
 from dualwrite.slot_ids import resumable_id
-from dualwrite.slot_pool import Slot
 from dualwrite.slot_queue import SlotQueue
 from dualwrite.steps import call
 from dualwrite.two_phase import TwoPhase
@@ -94,18 +93,6 @@ def a_slot_is_given_on_whatever_became_of_its_transaction(patch):
 
 
 @mutant(seed=0)
-def a_slot_is_given_back_before_it_is_known_to_be_ready(patch):
-    def give_back(self, slot):
-        self.upkeep.pool.take_back(slot)
-        self._wake.set()
-        self._around.pause(0.01)
-        if slot.is_ready and not slot.is_lost:
-            self._give(slot)
-
-    patch.setattr(dual_writer._Opened, "give_back", give_back)
-
-
-@mutant(seed=0)
 def a_unit_is_left_to_two_who_end_it(patch):
     put_ending = SlotQueue.put_ending
 
@@ -114,11 +101,6 @@ def a_unit_is_left_to_two_who_end_it(patch):
         put_ending(self, unit)
 
     patch.setattr(SlotQueue, "put_ending", put_twice)
-
-
-@mutant(seed=0)
-def a_slot_that_was_overtaken_is_kept(patch):
-    patch.setattr(Slot, "under_fence", lambda self, steps: steps)
 
 
 @mutant(seed=674)

@@ -449,4 +449,11 @@ MUTANTS = (
         "            late.clear()\n",
         WORKLOAD_TESTS,
     ),
+    Mutant(
+        "what earlier lives have left waits for no checkpoint",
+        "broker/storage/storage.py",
+        "        self._checkpointed_bytes = journal.bytes_written - replayed\n",
+        "        self._checkpointed_bytes = journal.bytes_written\n",
+        ("tests/storage/test_crash_loops.py",),
+    ),
 )

@@ -397,4 +397,11 @@ MUTANTS = (
         "            result: Any = own.execute(statement, execution_options=options)\n",
         ("tests/recipes/test_kills.py", "-k", "idempotent and not many"),
     ),
+    Mutant(
+        "an idle slot that a peer took counts as ours",
+        "dualwrite/slot_pool.py",
+        "                if slot is not None and is_idle and row.fence > slot.fence:\n",
+        "                if False:\n",
+        ("tests/dualwrite/test_recovery.py", "-k", "died_with and not postgresql"),
+    ),
 )
