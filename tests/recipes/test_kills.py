@@ -5,7 +5,9 @@ their effect, whatever was to be repeated has been.
 """
 
 import random
+import signal
 import uuid
+from functools import partial
 
 import pytest
 from confluent_kafka import Producer
@@ -19,6 +21,7 @@ from tests.recipes.workers import (
     Place,
     act_once,
     consume_to_database,
+    die_behind_a_commit,
     transform_and_produce,
 )
 
@@ -69,6 +72,7 @@ class Campaign:
         broker_kills = kills * BROKER_KILLS // KILLS
         victims = ["broker"] * broker_kills + ["worker"] * (kills - broker_kills)
         self._random.shuffle(victims)
+        self._kill_behind_a_commit()
         for victim in victims:
             self._send(MESSAGES)
             self._kill(victim)
@@ -94,15 +98,30 @@ class Campaign:
             end(process)
             self._start(worker)
 
+    def _kill_behind_a_commit(self):
+        """Chance alone seldom strikes between a COMMIT and what follows it."""
+        worker = self._random.choice(WORKERS)
+        end(self._processes[worker])
+        process = self._start(worker, partial(die_behind_a_commit, self._recipe))
+        wait_until(lambda: self._is_over_after_more(process), DEADLINE_SECONDS)
+        assert process.exitcode == -signal.SIGKILL
+        self._start(worker)
+
+    def _is_over_after_more(self, process):
+        self._send(PARTITIONS)
+        return process.exitcode is not None
+
     def _count_after_more(self, worker):
         """What the worker has done; it gets something to do, whatever the others took."""
         self._send(PARTITIONS)
         return len(self.place.effects(self.engine, worker))
 
-    def _start(self, worker):
-        process = FORKS.Process(target=self._recipe, args=(self.place, worker), daemon=True)
+    def _start(self, worker, role=None):
+        role = role or self._recipe
+        process = FORKS.Process(target=role, args=(self.place, worker), daemon=True)
         process.start()
         self._processes[worker] = process
+        return process
 
     def _send(self, count):
         """Each number as often as there are copies, in partitions of their own."""

@@ -2,14 +2,16 @@
 
 import contextlib
 import multiprocessing
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.orm import Session
 
 from dualwrite import DualWriter
@@ -66,6 +68,7 @@ class Place:
         values = {"number": int(message.key()), "worker": worker}
         statement = f"INSERT INTO {self.table('effect')} VALUES (:number, :worker)"
         session.execute(text(statement), values)
+        session.info["has acted"] = True
 
     def effects(self, engine: Engine, worker: str = "%") -> list[int]:
         with engine.connect() as connection:
@@ -93,6 +96,17 @@ def subscribed(place: Place, config: dict[str, Any]) -> Iterator[Consumer]:
         yield consumer
     finally:
         consumer.close()
+
+
+def die_behind_a_commit(recipe: Callable[[Place, str], None], place: Place, worker: str) -> None:
+    """Run a recipe until its first effect is committed, and not a step longer."""
+
+    def strike(session: Session) -> None:
+        if session.info.get("has acted"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    event.listen(Session, "after_commit", strike)
+    recipe(place, worker)
 
 
 def consume_to_database(place: Place, worker: str) -> None:
