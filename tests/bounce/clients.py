@@ -47,7 +47,7 @@ EMPTY = text("DELETE FROM orders")
 WRITER: dict[str, Any] = {"app": APP, "slots": 1, "lease_seconds": 5}
 # A killed broker is back within a second or a few: clients wait for it rather than give up.
 PATIENCE_MS = 20_000
-SESSION_MS = 3_000
+SESSION_MS = 1_500
 # librdkafka 2.16 can hang for ever in send_offsets_to_transaction after it has begun to bootstrap
 # again (KIP-899), whatever timeout it was given.
 LIBRDKAFKA = {
