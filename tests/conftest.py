@@ -13,7 +13,9 @@ pytest_plugins = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="also run what takes minutes to hours")
-    parser.addoption("--soak", type=float, default=60, help="seconds of the bounce test and of long campaigns")
+    parser.addoption(
+        "--soak", type=float, default=60, help="seconds of the bounce test and of long campaigns"
+    )
     parser.addoption("--seed", type=int, help="of tests that draw one: replays what they print")
 
 
