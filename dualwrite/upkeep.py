@@ -152,8 +152,8 @@ class Upkeep:
             yield from self.try_recover(slot)
         if self.pool.kept < self._settings.slots:
             yield from self._lease()
-        # What was released is finished already.
-        yield from self._take_over(passing=[row.transactional_id for row in rows if not row.owner])
+        released = [row.transactional_id for row in rows if not row.owner]  # and finished already
+        yield from self._take_over(passing=released)
         if self._rounds % BROKER_SWEEP_ROUNDS == 0:
             yield from self._sweep_broker()
         for slot in self.pool.in_trouble():

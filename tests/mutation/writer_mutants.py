@@ -157,7 +157,7 @@ MUTANTS = (
     Mutant(
         "nobody takes over from a peer that died",
         UPKEEP,
-        "        yield from self._take_over_from_the_dead()\n",
+        "        yield from self._take_over(passing=released)\n",
         "",
         SLOT_TESTS,
     ),

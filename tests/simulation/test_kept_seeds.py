@@ -12,16 +12,20 @@ from tests.simulation.planted import registering
 
 MUTANTS = {}
 mutant = registering(MUTANTS)
+VIOLATIONS = {}
 
 
 @mutant(seed=9)
 def fresh(patch):
     """Is caught by 9."""
+    patch.setitem(VIOLATIONS, 9, "another hole")
 
 
 @mutant(seed=5)
 def stale(patch):
-    """Is caught by 3 and not by 5."""
+    """Is caught by 3 and not by 5; 2 goes wrong without it as well."""
+    patch.setitem(VIOLATIONS, 1, "TypeError: no such argument")
+    patch.setitem(VIOLATIONS, 3, "a hole")
 '''
 
 
@@ -32,15 +36,12 @@ def plants(tmp_path):
     spec = importlib.util.spec_from_file_location("plants", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return path, module.MUTANTS
-
-
-def run(seed):
-    return {1: "TypeError: no such argument", 3: "a hole", 9: "another hole"}.get(seed)
+    module.VIOLATIONS[2] = "a hole that nobody planted"
+    return path, module.MUTANTS, module.VIOLATIONS.get
 
 
 def test_a_stale_seed_is_told_and_left_alone(plants, capsys):
-    path, mutants = plants
+    path, mutants, run = plants
 
     assert refresh(mutants, run, is_write=False) == 1
 
@@ -52,7 +53,7 @@ def test_a_stale_seed_is_told_and_left_alone(plants, capsys):
 
 
 def test_a_stale_seed_is_rewritten(plants):
-    path, mutants = plants
+    path, mutants, run = plants
 
     assert refresh(mutants, run, is_write=True) == 0
 
@@ -60,7 +61,7 @@ def test_a_stale_seed_is_rewritten(plants):
 
 
 def test_nobody_notices(plants):
-    _, mutants = plants
+    _, mutants, run = plants
 
     assert catch(mutants["stale"], run, searched=3) is None
     assert refresh(mutants, lambda seed: None, is_write=True) == 2
