@@ -65,7 +65,6 @@ SLEEPS = {
     "crash/points.py::stop_at": POLL,
     "dualwrite/waiting.py::wait_until": POLL,
     "faults/proxy.py::_forward": "the delay of a slow network",
-    "faults/test_power_loss.py::take_images": DRAWN,
     "groups/readers.py::wait_for": POLL,
     "groups/test_python_clients.py::commit": "tries again while the group is being rebalanced",
     "history/trouble.py::_kill": DRAWN,
